@@ -1,0 +1,141 @@
+# Builds build/rebuno and its tests. Variants live in folders of their own: `make` (build/), `make SAN=address`
+# (build/asan/), `make SAN=thread` (build/tsan/), `make FUZZ=1` (build/fuzz/, clang and libFuzzer).
+#
+#   make              the program
+#   make unit         C tests of this variant, built and run
+#   make fuzzers      FUZZ=1 only: the fuzz targets
+#   make check        layers, headers, docs, unit tests
+#   make format       clang-format over src/, tests/ and bench/
+CC ?= gcc
+ifeq ($(origin CC),default)
+CC := gcc
+endif
+CXX ?= g++
+
+ifneq ($(FUZZ),)
+OUT := build/fuzz
+CC := clang-14
+CXX := clang++-14
+SANFLAGS := -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined -g
+else ifeq ($(SAN),address)
+OUT := build/asan
+SANFLAGS := -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer -g
+else ifeq ($(SAN),thread)
+OUT := build/tsan
+SANFLAGS := -fsanitize=thread -fno-omit-frame-pointer -g
+else
+OUT := build
+SANFLAGS :=
+endif
+
+PKGS := libcurl sqlite3 libpq libfyaml libcrypto libzstd
+PKG_CFLAGS := $(patsubst -I%,-isystem %,$(shell pkg-config --cflags $(PKGS)))
+PKG_LIBS := $(shell pkg-config --libs $(PKGS))
+
+COMMON_WARN := -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wsign-conversion -Wstrict-prototypes \
+	-Wmissing-prototypes -Wold-style-definition -Wformat=2 -Wvla -Wundef -Wswitch-enum -Wnull-dereference \
+	-Wpointer-arith -Wwrite-strings -Wcast-qual
+GCC_WARN := -Wimplicit-fallthrough=5 -Wduplicated-cond -Wduplicated-branches -Wlogical-op
+ifeq ($(FUZZ),)
+WARN := $(COMMON_WARN) $(GCC_WARN)
+else
+WARN := $(COMMON_WARN) -Wimplicit-fallthrough
+endif
+ifeq ($(CI),true)
+WARN += -Werror
+endif
+ifeq ($(SANFLAGS),)
+HARDEN := -D_FORTIFY_SOURCE=2
+endif
+# The optimizer sees NULL dereferences through sanitizer branches that are not there.
+ifneq ($(SANFLAGS),)
+WARN += -Wno-null-dereference -Wno-maybe-uninitialized
+endif
+
+CFLAGS := -std=c17 -D_GNU_SOURCE -O2 -g $(HARDEN) -fstack-protector-strong -fPIE -pthread $(WARN) $(SANFLAGS)
+CPPFLAGS := -Isrc -I$(OUT)/gen $(PKG_CFLAGS)
+LDFLAGS := -pie -Wl,-z,relro,-z,now -pthread $(SANFLAGS)
+LDLIBS := $(PKG_LIBS) -lm
+
+SRC := $(sort $(wildcard src/*/*.c))
+OBJ := $(SRC:src/%.c=$(OUT)/obj/%.o)
+LIB := $(OUT)/librebuno.a
+UNIT_SRC := $(sort $(wildcard tests/unit/*_test.c tests/store/*_test.c))
+UNIT_BIN := $(UNIT_SRC:tests/%.c=$(OUT)/tests/%)
+SUPPORT_SRC := $(sort $(wildcard tests/support/*.c))
+SUPPORT_OBJ := $(SUPPORT_SRC:tests/%.c=$(OUT)/tests/%.o)
+FUZZ_SRC := $(sort $(wildcard tests/fuzz/*_fuzz.c))
+FUZZ_BIN := $(FUZZ_SRC:tests/fuzz/%.c=$(OUT)/%)
+BENCH_SRC := $(sort $(wildcard bench/*.c))
+BENCH_BIN := $(BENCH_SRC:bench/%.c=$(OUT)/bench/%) $(OUT)/bench/sync_count.so
+BENCH_LIB := $(patsubst bench/%.c,$(OUT)/bench/%.o,$(sort $(wildcard bench/lib/*.c))) \
+	$(filter $(OUT)/obj/base/% $(OUT)/obj/domain/%,$(OBJ))
+MIGRATIONS := $(sort $(wildcard src/store/migrations/*/*.sql))
+VERSION := $(shell cat VERSION)
+
+.PHONY: all unit fuzzers bench check check-headers check-layers format clean
+.SECONDARY:
+all: $(OUT)/rebuno
+
+$(OUT)/rebuno: $(OUT)/obj/main.o $(LIB)
+	$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
+
+$(LIB): $(OBJ)
+	@rm -f $@
+	$(AR) rcs $@ $^
+
+$(OUT)/obj/%.o: src/%.c | $(OUT)/gen/migrations.inc
+	@mkdir -p $(@D)
+	$(CC) $(CPPFLAGS) -DREBUNO_VERSION='"$(VERSION)"' $(CFLAGS) -MMD -MP -c -o $@ $<
+
+$(OUT)/tests/%.o: tests/%.c | $(OUT)/gen/migrations.inc
+	@mkdir -p $(@D)
+	$(CC) $(CPPFLAGS) -Itests $(CFLAGS) -MMD -MP -c -o $@ $<
+
+$(OUT)/tests/%: $(OUT)/tests/%.o $(SUPPORT_OBJ) $(LIB)
+	$(CC) $(LDFLAGS) -o $@ $(filter %.o,$^) $(LIB) $(LDLIBS) -lcmocka
+
+# The bench measures the kernel from outside and links none of it but base/ and domain/.
+$(OUT)/bench/%.o: bench/%.c
+	@mkdir -p $(@D)
+	$(CC) $(CPPFLAGS) -Ibench $(CFLAGS) -MMD -MP -c -o $@ $<
+
+$(OUT)/bench/%: $(OUT)/bench/%.o $(BENCH_LIB)
+	$(CC) $(LDFLAGS) -o $@ $^ -lcrypto -lm
+
+$(OUT)/bench/%.so: bench/preload/%.c
+	@mkdir -p $(@D)
+	$(CC) $(CPPFLAGS) -Ibench $(filter-out -fPIE,$(CFLAGS)) -fPIC -shared -MMD -MP -o $@ $<
+
+$(OUT)/%_fuzz: tests/fuzz/%_fuzz.c $(LIB)
+	$(CC) $(CPPFLAGS) -Itests $(CFLAGS) -fsanitize=fuzzer $(LDFLAGS) -o $@ $< $(LIB) $(LDLIBS)
+
+# Migrations are embedded: one table a dialect, in the order of their numbers.
+$(OUT)/gen/migrations.inc: $(MIGRATIONS) tools/embed_migrations.sh
+	@mkdir -p $(@D)
+	sh tools/embed_migrations.sh src/store/migrations > $@.tmp && mv $@.tmp $@
+
+unit: $(UNIT_BIN)
+	sh tools/run_unit.sh $(UNIT_BIN)
+
+fuzzers: $(FUZZ_BIN)
+
+bench: $(BENCH_BIN)
+
+check-layers:
+	sh tools/check_layers.sh
+
+check-headers: $(OUT)/gen/migrations.inc
+	@for h in src/*/*.h; do \
+		$(CC) $(CPPFLAGS) $(CFLAGS) -Wno-unused-macros -fsyntax-only -x c $$h || exit 1; done
+	@echo "headers compile alone"
+
+check: check-layers check-headers unit
+
+format:
+	clang-format-14 -i $(wildcard src/*.c src/*/*.c src/*/*.h tests/*/*.c tests/*/*.h bench/*.c bench/*/*.c bench/*/*.h)
+
+clean:
+	rm -rf build
+
+-include $(shell find $(OUT) -name '*.d' 2>/dev/null)
