@@ -1,0 +1,170 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "kernel/execution.h"
+
+#include "base/json.h"
+#include "kernel/dispatch.h"
+#include "kernel/event.h"
+#include "kernel/move.h"
+
+static struct str string_member(struct working_set *ws, const char *name, struct str value)
+{
+    struct buf text = {0};
+    struct str member;
+
+    buf_printf(&text, ",\"%s\":", name);
+    json_add_string(&text, value);
+    member = arena_str(&ws->arena, buf_str(&text));
+    buf_free(&text);
+    return member;
+}
+
+void execution_create_names(struct working_set *ws, const struct execution_creation *cmd)
+{
+    ws_need_agent(ws, cmd->agent_id, false);
+    if (str_present(cmd->idempotency_key))
+        ws_need_request_key(ws, cmd->agent_id, cmd->idempotency_key);
+}
+
+static void created_event(struct working_set *ws, struct execution *exec)
+{
+    struct buf extra = {0};
+
+    buf_add(&extra, string_member(ws, "created_by", exec->created_by));
+    if (str_present(exec->on_behalf_of))
+        buf_add(&extra, string_member(ws, "on_behalf_of", exec->on_behalf_of));
+    event_execution(ws, exec, EVENT_EXECUTION_CREATED, buf_str(&extra));
+    buf_free(&extra);
+}
+
+enum verdict execution_create(struct working_set *ws, const struct execution_creation *cmd,
+                              struct execution_created *answer, struct err *e)
+{
+    bool keyed = str_present(cmd->idempotency_key);
+    struct execution *exec;
+    struct uuid id;
+
+    if (!ws_knows_agent(ws, cmd->agent_id) ||
+        (keyed && !ws_knows_request_key(ws, cmd->agent_id, cmd->idempotency_key))) {
+        execution_create_names(ws, cmd);
+        return VERDICT_NEED;
+    }
+    answer->existing = true;
+    if (keyed && ws_request_key(ws, cmd->agent_id, cmd->idempotency_key, &answer->id))
+        return VERDICT_DONE;
+    if (ws_agent(ws, cmd->agent_id) == NULL)
+        return REFUSE(e, ERR_NOT_FOUND, "no such agent: register it first");
+    id = uuid_next(ws->ids, ws->now.wall_us);
+    exec = ws_new_execution(ws, &id, cmd->agent_id);
+    exec->input = cmd->input;
+    exec->idempotency_key = cmd->idempotency_key;
+    exec->created_by = cmd->created_by;
+    exec->on_behalf_of = cmd->on_behalf_of;
+    exec->created_at = ws->now.wall_us;
+    if (ws->settings->deadline_timeout_us > 0)
+        exec->deadline_at = ws->now.wall_us + ws->settings->deadline_timeout_us;
+    if (keyed)
+        ws_put_request_key(ws, cmd->agent_id, cmd->idempotency_key, &id);
+    ws_agent(ws, cmd->agent_id)->has_live = true; /* a removal later in this group must see it */
+    created_event(ws, exec);
+    execution_move(ws, exec, EXECUTION_RUNNING);
+    event_execution(ws, exec, EVENT_EXECUTION_STARTED, STR(""));
+    dispatch_enqueue(ws, exec);
+    *answer = (struct execution_created){.id = id};
+    return VERDICT_DONE;
+}
+
+/* ---- cancel ---- */
+
+void execution_cancel_names(struct working_set *ws, const struct execution_cancellation *cmd)
+{
+    ws_need_execution(ws, &cmd->execution_id);
+}
+
+/* What was executing, or allowed and not yet run, in order of creation. */
+static void cancel_steps(struct working_set *ws, struct execution *exec)
+{
+    static const struct str error = STR_INIT("{\"reason\":\"execution_cancelled\"}");
+    static const struct str member = STR_INIT(",\"error\":{\"reason\":\"execution_cancelled\"}");
+    size_t i = 0;
+
+    while (i < exec->n_live) {
+        struct step *step = exec->live[i];
+
+        if (step->status != STEP_EXECUTING && step->status != STEP_ALLOWED) {
+            i++;
+            continue;
+        }
+        step->error = error;
+        step_move(ws, step, STEP_CANCELLED); /* leaves exec->live */
+        event_step(ws, step, EVENT_STEP_CANCELLED, member);
+    }
+}
+
+enum verdict execution_cancel(struct working_set *ws, const struct execution_cancellation *cmd,
+                              struct err *e)
+{
+    struct execution *exec = ws_execution(ws, &cmd->execution_id);
+    struct str reason = cmd->deadline ? STR("deadline_exceeded") : STR("client_cancelled");
+
+    if (!ws_knows_execution(ws, &cmd->execution_id)) {
+        ws_need_execution(ws, &cmd->execution_id);
+        return VERDICT_NEED;
+    }
+    if (exec == NULL)
+        return REFUSE(e, ERR_NOT_FOUND, "no such execution");
+    if (execution_status_is_terminal(exec->status)) {
+        return REFUSE(e, ERR_CONFLICT, "the execution has already ended: it is %s",
+                      execution_status_name(exec->status).p);
+    }
+    if (cmd->deadline && (exec->deadline_at == 0 || exec->deadline_at > ws->now.wall_us))
+        return REFUSE(e, ERR_CONFLICT, "the deadline has not passed");
+    if (!exec->live_known) {
+        ws_need_live_steps(ws, &cmd->execution_id);
+        return VERDICT_NEED;
+    }
+    execution_end(ws, exec, EXECUTION_CANCELLED, reason);
+    event_execution(ws, exec, EVENT_EXECUTION_CANCELLED, string_member(ws, "reason", reason));
+    cancel_steps(ws, exec);
+    return VERDICT_DONE;
+}
+
+/* ---- the agent's final word ---- */
+
+void execution_finish_names(struct working_set *ws, const struct execution_finish *cmd)
+{
+    ws_need_execution(ws, &cmd->execution_id);
+}
+
+enum verdict execution_finish(struct working_set *ws, const struct execution_finish *cmd,
+                              struct err *e)
+{
+    struct execution *exec;
+    enum verdict v = agent_reaches(ws, &cmd->execution_id, cmd->agent_id, &exec, e);
+
+    if (v != VERDICT_DONE)
+        return v;
+    if (execution_status_is_terminal(exec->status))
+        return REFUSE(e, ERR_EXECUTION_TERMINAL, "the execution has already ended: it is %s",
+                      execution_status_name(exec->status).p);
+    v = lease_owns(ws, exec, &cmd->lease, e);
+    if (v != VERDICT_DONE)
+        return v;
+    if (!cmd->failed && exec->owner == OWNER_ENDED)
+        return REFUSE(e, ERR_CONFLICT, "this delivery has ended: the run goes on under the next");
+    lease_renew(ws, exec);
+    if (cmd->failed) {
+        execution_fail(ws, exec, cmd->error);
+        return VERDICT_DONE;
+    }
+    exec->output = cmd->output;
+    exec->state = cmd->state;
+    execution_end(ws, exec, EXECUTION_COMPLETED, STR_NONE);
+    event_execution(ws, exec, EVENT_EXECUTION_COMPLETED, STR(",\"output\":@"));
+    return VERDICT_DONE;
+}
+
+void execution_fail(struct working_set *ws, struct execution *exec, struct str reason)
+{
+    execution_end(ws, exec, EXECUTION_FAILED, reason);
+    event_execution(ws, exec, EVENT_EXECUTION_FAILED, string_member(ws, "reason", reason));
+}

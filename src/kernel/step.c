@@ -1,0 +1,391 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The rules of steps. The comments number the cases as docs/protocol.md does under "Deciding a submission". */
+#include "kernel/step.h"
+
+#include "base/json.h"
+#include "kernel/event.h"
+#include "kernel/move.h"
+#include "kernel/policy_seam.h"
+
+static const struct str INDETERMINATE_ERROR = STR_INIT(
+    "{\"reason\":\"indeterminate\",\"message\":\"the previous attempt ended while this step was "
+    "executing; its effect may or may not have happened\"}");
+static const struct str INDETERMINATE_RULE = STR_INIT("__indeterminate_retry");
+static const struct str INDETERMINATE_REASON =
+    STR_INIT("prior attempt outcome unknown; retry refused");
+
+/* `,"error":<json>` */
+static struct str error_member(struct working_set *ws, struct str error)
+{
+    return arena_printf(&ws->arena, ",\"error\":%.*s", STR_ARG(error));
+}
+
+/* {"reason":"…"} */
+static struct str reason_error(struct working_set *ws, struct str reason)
+{
+    struct buf text = {0};
+    struct str json;
+
+    buf_add(&text, STR("{\"reason\":"));
+    json_add_string(&text, reason);
+    buf_add_byte(&text, '}');
+    json = arena_str(&ws->arena, buf_str(&text));
+    buf_free(&text);
+    return json;
+}
+
+static struct str reason_of(struct working_set *ws, struct str error)
+{
+    struct str reason = json_get(error, STR("reason"), &ws->arena);
+
+    return str_present(reason) ? json_string(reason, &ws->arena) : STR("policy_denied");
+}
+
+static void answer_step(struct step_answer *answer, enum decision decision, const struct step *step)
+{
+    answer->decision = decision;
+    answer->has_step_id = true;
+    answer->step_id = step->id;
+}
+
+static void answer_replay(struct step_answer *answer, const struct step *step)
+{
+    answer_step(answer, DECISION_REPLAY, step);
+    if (step->status == STEP_SUCCEEDED)
+        answer->result = step->result;
+    else
+        answer->error = step->error;
+}
+
+static void answer_denied(struct working_set *ws, struct step_answer *answer,
+                          const struct step *step)
+{
+    answer_step(answer, DECISION_DENIED, step);
+    answer->reason = reason_of(ws, step->error);
+    answer->rule_id = step->rule_id;
+}
+
+/* ---- submissions ---- */
+
+void step_submit_names(struct working_set *ws, const struct step_submission *cmd)
+{
+    ws_need_execution(ws, &cmd->execution_id);
+    ws_need_tally(ws, &cmd->tally);
+}
+
+static struct call submission_call(const struct step_submission *cmd)
+{
+    return (struct call){step_kind_name(cmd->kind), cmd->target, cmd->args_hash};
+}
+
+static void begin_executing(struct working_set *ws, struct step *step, struct step_answer *answer)
+{
+    step_move(ws, step, STEP_EXECUTING);
+    event_step(ws, step, EVENT_STEP_EXECUTING, STR(""));
+    answer_step(answer, DECISION_PROCEED, step);
+}
+
+/* The effect of an at_most_once step may have happened: nobody may run it again, in whatever disguise. */
+static void fail_indeterminate(struct working_set *ws, struct step *step,
+                               const struct call_key *call, struct step_answer *answer)
+{
+    struct execution *exec = step->execution;
+
+    step_move(ws, step, STEP_FAILED);
+    step->error = INDETERMINATE_ERROR;
+    event_step(ws, step, EVENT_STEP_FAILED, error_member(ws, step->error));
+    buf_add(&exec->indeterminate, str_make(call->b, sizeof(call->b)));
+    ws_touch_execution(ws, exec);
+    answer_replay(answer, step);
+}
+
+static bool is_indeterminate(const struct execution *exec, const struct call_key *call)
+{
+    struct str keys = buf_str(&exec->indeterminate);
+
+    for (size_t at = 0; at + sizeof(call->b) <= keys.n; at += sizeof(call->b))
+        if (memcmp(keys.p + at, call->b, sizeof(call->b)) == 0)
+            return true;
+    return false;
+}
+
+/* Case 3: the step exists. Its decision stands. */
+static void answer_existing(struct working_set *ws, struct step *step,
+                            const struct step_submission *cmd, struct step_answer *answer)
+{
+    switch (step->status) {
+    case STEP_SUCCEEDED:
+    case STEP_FAILED:
+        answer_replay(answer, step);
+        return;
+    case STEP_DENIED:
+        answer_denied(ws, answer, step);
+        return;
+    case STEP_EXECUTING: /* an orphan of an earlier attempt */
+        if (step->idempotency == AT_MOST_ONCE || cmd->idempotency == AT_MOST_ONCE)
+            fail_indeterminate(ws, step, &cmd->tally.call, answer);
+        else
+            begin_executing(ws, step, answer);
+        return;
+    case STEP_PROPOSED:
+    case STEP_ALLOWED: /* approved, or the agent died before it ran: it never ran, so once is once */
+        begin_executing(ws, step, answer);
+        return;
+    case STEP_AWAITING_APPROVAL:
+        answer_step(answer, DECISION_BLOCKED, step);
+        return;
+    case STEP_CANCELLED: /* only with its execution, which was looked at before */
+        ASSERT(step->status != STEP_CANCELLED);
+        return;
+    }
+}
+
+static struct step *new_step(struct working_set *ws, struct execution *exec,
+                             const struct step_submission *cmd, const struct hash *id)
+{
+    struct step *step = ws_new_step(ws, exec, id);
+
+    step->kind = cmd->kind;
+    step->target = str_make(xstrdup(cmd->target), cmd->target.n);
+    step->args_hash = cmd->args_hash;
+    step->occurrence = ws_tally(exec, &cmd->tally.call);
+    step->idempotency = cmd->idempotency;
+    step->args = cmd->raw_args;
+    step->created_at = ws->now.wall_us;
+    return step;
+}
+
+static void deny_new(struct working_set *ws, struct step *step, struct str rule_id,
+                     struct str reason, struct step_answer *answer)
+{
+    struct buf extra = {0};
+
+    step->rule_id = arena_str(&ws->arena, rule_id);
+    step->error = reason_error(ws, reason);
+    step_move(ws, step, STEP_DENIED);
+    buf_add(&extra, STR(",\"rule_id\":"));
+    json_add_string(&extra, rule_id);
+    buf_add(&extra, error_member(ws, step->error));
+    event_step(ws, step, EVENT_STEP_DENIED, buf_str(&extra));
+    buf_free(&extra);
+    answer_denied(ws, answer, step);
+}
+
+static void allow_new(struct working_set *ws, struct step *step, const struct policy_answer *policy,
+                      struct step_answer *answer)
+{
+    struct buf extra = {0};
+
+    buf_add(&extra, STR(",\"rule_id\":"));
+    json_add_string(&extra, policy->rule_id);
+    if (str_present(policy->policy_hash)) {
+        buf_add(&extra, STR(",\"policy_hash\":"));
+        json_add_string(&extra, policy->policy_hash);
+    }
+    event_step(ws, step, EVENT_STEP_ALLOWED, buf_str(&extra));
+    buf_free(&extra);
+    begin_executing(ws, step, answer);
+}
+
+/* Case 5: a new step is decided, and the decision recorded. */
+static void decide_new(struct working_set *ws, struct execution *exec,
+                       const struct step_submission *cmd, const struct hash *id,
+                       struct step_answer *answer)
+{
+    struct policy_question question = {exec, cmd->kind, cmd->target, cmd->args};
+    struct policy_answer policy;
+    struct step *step = new_step(ws, exec, cmd, id);
+
+    event_step(ws, step, EVENT_STEP_PROPOSED, STR(""));
+    if (cmd->idempotency == AT_MOST_ONCE && is_indeterminate(exec, &cmd->tally.call)) {
+        deny_new(ws, step, INDETERMINATE_RULE, INDETERMINATE_REASON, answer);
+        return;
+    }
+    policy_decide(ws, &question, &policy);
+    if (policy.action == POLICY_ALLOW)
+        allow_new(ws, step, &policy, answer);
+    else
+        deny_new(ws, step, policy.rule_id, policy.reason, answer);
+}
+
+/* The same request again under the same attempt: its answer was lost. It gets what the first one got, or what has become
+ * of it; nothing is counted or recorded twice. */
+static enum verdict answer_repeat(struct working_set *ws, struct execution *exec,
+                                  const struct step_submission *cmd, struct step_answer *answer,
+                                  struct err *e)
+{
+    const struct submission_key *first = ws_submission_key(exec, cmd->tally.key);
+    struct step *step;
+
+    if (memcmp(first->call.b, cmd->tally.call.b, sizeof(first->call.b)) != 0)
+        return REFUSE(e, ERR_CONFLICT,
+                      "this Idempotency-Key was used under this attempt for another kind, target "
+                      "or args; use a new key for each call");
+    if (!ws_knows_step(ws, &first->step_id)) {
+        ws_need_step(ws, &exec->id, &first->step_id);
+        return VERDICT_NEED;
+    }
+    step = ws_step(ws, &first->step_id);
+    ASSERT(step != NULL);
+    lease_renew(ws, exec);
+    if (step->status == STEP_EXECUTING)
+        answer_step(answer, DECISION_PROCEED, step);
+    else
+        answer_existing(ws, step, cmd, answer);
+    return VERDICT_DONE;
+}
+
+/* Under the first claim of a run each call that has a step was counted: one beyond the count is new, and the index need
+ * not be asked. (A fork, whose copied steps nobody counted, must not start with claim 0.) */
+static bool certainly_new(const struct working_set *ws, const struct execution *exec,
+                          const struct hash *id)
+{
+    return exec->claim == 1 && !ws_knows_step(ws, id);
+}
+
+enum verdict step_submit(struct working_set *ws, const struct step_submission *cmd,
+                         struct step_answer *answer, struct err *e)
+{
+    struct execution *exec;
+    struct call call = submission_call(cmd);
+    struct step *step;
+    struct hash id;
+    enum verdict v = agent_reaches(ws, &cmd->execution_id, cmd->agent_id, &exec, e);
+
+    if (v != VERDICT_DONE)
+        return v;
+    *answer = (struct step_answer){.decision = DECISION_EXECUTION_TERMINAL};
+    if (execution_status_is_terminal(exec->status)) /* case 1 */
+        return VERDICT_DONE;
+    v = lease_owns(ws, exec, &cmd->lease, e); /* case 2 */
+    if (v != VERDICT_DONE)
+        return v;
+    if (!ws_knows_tally(exec, &cmd->tally)) {
+        ws_need_tally(ws, &cmd->tally);
+        return VERDICT_NEED;
+    }
+    if (cmd->tally.has_key && ws_submission_key(exec, cmd->tally.key) != NULL)
+        return answer_repeat(ws, exec, cmd, answer, e);
+    step_id(&exec->id, &call, ws_tally(exec, &cmd->tally.call), &id);
+    if (!certainly_new(ws, exec, &id) && !ws_knows_step(ws, &id)) {
+        ws_need_step(ws, &exec->id, &id);
+        return VERDICT_NEED;
+    }
+    step = ws_step(ws, &id);
+    if (exec->owner == OWNER_ENDED && (step == NULL || !step_status_is_terminal(step->status))) {
+        answer->decision = DECISION_EXECUTION_BLOCKED; /* case 4: nothing starts under an ended delivery */
+        return VERDICT_DONE;
+    }
+    lease_renew(ws, exec);
+    if (step != NULL)
+        answer_existing(ws, step, cmd, answer);
+    else
+        decide_new(ws, exec, cmd, &id, answer);
+    ws_count_submission(ws, exec, &cmd->tally, &id);
+    return VERDICT_DONE;
+}
+
+/* ---- outcomes ---- */
+
+void step_settle_names(struct working_set *ws, const struct step_outcome *cmd)
+{
+    ws_need_execution(ws, &cmd->execution_id);
+    ws_need_step(ws, &cmd->execution_id, &cmd->step_id);
+}
+
+/* The step of this execution, or not_found. */
+static enum verdict find_step(struct working_set *ws, struct execution *exec,
+                              const struct hash *step_id, struct step **out, struct err *e)
+{
+    if (!ws_knows_step(ws, step_id)) {
+        ws_need_step(ws, &exec->id, step_id);
+        return VERDICT_NEED;
+    }
+    *out = ws_step(ws, step_id);
+    if (*out == NULL || (*out)->execution != exec)
+        return REFUSE(e, ERR_NOT_FOUND, "no such step in this execution");
+    return VERDICT_DONE;
+}
+
+/* An attempt that got a new step settled has made progress: the row of failed ones before it is broken. */
+static void note_progress(struct working_set *ws, struct execution *exec)
+{
+    if (exec->dispatch == NULL || exec->dispatch->charged == 0 || exec->owner != OWNER_WORKING)
+        return;
+    exec->dispatch->charged = 0;
+    exec->dispatch->charged_since = 0;
+    ws_touch_dispatch(ws, exec);
+}
+
+enum verdict step_settle(struct working_set *ws, const struct step_outcome *cmd,
+                         struct step_answer *answer, struct err *e)
+{
+    struct execution *exec;
+    struct step *step;
+    enum verdict v = agent_reaches(ws, &cmd->execution_id, cmd->agent_id, &exec, e);
+
+    if (v != VERDICT_DONE)
+        return v;
+    v = find_step(ws, exec, &cmd->step_id, &step, e);
+    if (v != VERDICT_DONE)
+        return v;
+    *answer = (struct step_answer){.decision = DECISION_EXECUTION_TERMINAL};
+    if (execution_status_is_terminal(exec->status))
+        return VERDICT_DONE;
+    v = lease_owns(ws, exec, &cmd->lease, e);
+    if (v != VERDICT_DONE)
+        return v;
+    if (step_status_is_terminal(step->status)) { /* a recorded outcome is final: say what it was */
+        lease_renew(ws, exec);
+        answer_replay(answer, step);
+        return VERDICT_DONE;
+    }
+    if (step->status != STEP_EXECUTING)
+        return REFUSE(e, ERR_CONFLICT, "the step is %s, not executing: it has no outcome yet",
+                      step_status_name(step->status).p);
+    lease_renew(ws, exec);
+    if (cmd->failed)
+        step->error = cmd->value;
+    else
+        step->result = cmd->value;
+    step_move(ws, step, cmd->failed ? STEP_FAILED : STEP_SUCCEEDED);
+    event_step(ws, step, cmd->failed ? EVENT_STEP_FAILED : EVENT_STEP_SUCCEEDED,
+               cmd->failed ? error_member(ws, cmd->value) : STR(""));
+    note_progress(ws, exec);
+    answer->decision = DECISION_RECORDED;
+    return VERDICT_DONE;
+}
+
+/* ---- live deltas ---- */
+
+void step_delta_names(struct working_set *ws, const struct step_delta *cmd)
+{
+    ws_need_execution(ws, &cmd->execution_id);
+    ws_need_step(ws, &cmd->execution_id, &cmd->step_id);
+}
+
+enum verdict step_delta(struct working_set *ws, const struct step_delta *cmd, struct err *e)
+{
+    struct execution *exec;
+    struct step *step;
+    enum verdict v = agent_reaches(ws, &cmd->execution_id, cmd->agent_id, &exec, e);
+
+    if (v != VERDICT_DONE)
+        return v;
+    v = find_step(ws, exec, &cmd->step_id, &step, e);
+    if (v != VERDICT_DONE)
+        return v;
+    if (execution_status_is_terminal(exec->status))
+        return REFUSE(e, ERR_EXECUTION_TERMINAL, "the execution has already ended");
+    if (cmd->has_lease) {
+        v = lease_owns(ws, exec, &cmd->lease, e);
+        if (v != VERDICT_DONE)
+            return v;
+    }
+    if (step->status != STEP_EXECUTING)
+        return REFUSE(e, ERR_CONFLICT, "the step is %s, not executing",
+                      step_status_name(step->status).p);
+    if (cmd->has_lease)
+        lease_renew(ws, exec);
+    return VERDICT_DONE;
+}

@@ -1,0 +1,387 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "support/memory_store.h"
+
+#include <stdlib.h>
+
+#define ADD(list, value)                                                                           \
+    do {                                                                                           \
+        if ((list).n == (list).cap) {                                                              \
+            (list).cap = (list).cap == 0 ? 8 : (list).cap * 2;                                     \
+            (list).at = xrealloc((list).at, (list).cap * sizeof((list).at[0]));                    \
+        }                                                                                          \
+        (list).at[(list).n++] = (value);                                                           \
+    } while (0)
+
+static struct str uuid_str(const struct uuid *id)
+{
+    return str_make(id->b, sizeof(id->b));
+}
+
+static struct str hash_str(const struct hash *h)
+{
+    return str_make(h->b, sizeof(h->b));
+}
+
+void memory_store_init(struct memory_store *m, bool leases_in_set)
+{
+    *m = (struct memory_store){.leases_in_set = leases_in_set, .next_key = 1};
+    m->wall_us = INT64_C(1800000000000000);
+    m->mono_us = INT64_C(5000000);
+}
+
+static void agent_free(struct agent *agent)
+{
+    free((void *)(uintptr_t)agent->id.p);
+    free((void *)(uintptr_t)agent->webhook_url.p);
+    free((void *)(uintptr_t)agent->secret.p);
+    free(agent);
+}
+
+void memory_store_free(struct memory_store *m)
+{
+    void *v;
+
+    for (size_t i = 0; i < m->all.n; i++) {
+        struct memory_execution *x = m->all.at[i];
+
+        for (size_t j = 0; j < x->events.n; j++)
+            free(x->events.at[j].body);
+        free(x->events.at);
+        free(x->submissions.at);
+        free(x->old_dispatches.at);
+        free(x->agent_id);
+        buf_free(&x->indeterminate);
+        free(x);
+    }
+    for (size_t i = 0; i < m->all_steps.n; i++) {
+        struct memory_step *s = m->all_steps.at[i];
+
+        free(s->target);
+        free(s->result);
+        free(s->error);
+        free(s->rule_id);
+        free(s);
+    }
+    for (size_t i = 0; (v = map_next(&m->request_keys, &i)) != NULL;)
+        free(v);
+    for (size_t i = 0; (v = map_next(&m->agents, &i)) != NULL;)
+        agent_free(v);
+    free(m->all.at);
+    free(m->all_steps.at);
+    map_free(&m->executions);
+    map_free(&m->steps);
+    map_free(&m->request_keys);
+    map_free(&m->agents);
+}
+
+struct memory_execution *memory_execution(struct memory_store *m, const struct uuid *id)
+{
+    return map_get(&m->executions, uuid_str(id));
+}
+
+struct memory_step *memory_step(struct memory_store *m, const struct hash *id)
+{
+    return map_get(&m->steps, hash_str(id));
+}
+
+/* ---- load ---- */
+
+static void load_execution(struct memory_store *m, struct working_set *ws, const struct uuid *id)
+{
+    const struct memory_execution *x = memory_execution(m, id);
+    struct execution row = {0};
+    struct execution *exec;
+
+    if (x == NULL) {
+        ws_put_absent_execution(ws, id);
+        return;
+    }
+    if (ws_execution(ws, id) != NULL)
+        return;
+    row.key = 1;
+    row.id = x->id;
+    row.agent_id = str_of(x->agent_id);
+    row.status = x->status;
+    row.last_seq = x->last_seq;
+    row.created_at = x->created_at;
+    row.deadline_at = x->deadline_at;
+    row.claim = x->claim;
+    row.owner = x->owner;
+    row.owner_dispatch = x->owner_dispatch;
+    row.owner_attempt = x->owner_attempt;
+    row.lease_until = m->leases_in_set ? m->mono_us + x->dispatch.lease_us : x->lease_until;
+    row.indeterminate = x->indeterminate;
+    row.tallies_complete = m->leases_in_set;
+    exec = ws_put_execution(ws, &row, x->has_dispatch ? &x->dispatch : NULL);
+    if (!m->leases_in_set)
+        return;
+    for (size_t i = 0; i < x->submissions.n; i++) {
+        const struct submission *s = &x->submissions.at[i];
+
+        if (s->claim != x->claim)
+            continue;
+        ws_put_tally(exec, &s->call, s->count);
+        if (s->has_key)
+            ws_put_submission_key(exec, s->key, &s->call, &s->step_id);
+    }
+}
+
+static void load_step(struct memory_store *m, struct working_set *ws, const struct memory_step *s)
+{
+    struct step row = {0};
+
+    (void)m;
+    row.key = s->key;
+    row.id = s->id;
+    row.execution = ws_execution(ws, &s->execution_id);
+    row.kind = s->kind;
+    row.target = str_of(s->target);
+    row.args_hash = s->args_hash;
+    row.occurrence = s->occurrence;
+    row.status = s->status;
+    row.idempotency = s->idempotency;
+    row.claim = s->claim;
+    row.result = arena_str(&ws->arena, str_of(s->result));
+    row.error = arena_str(&ws->arena, str_of(s->error));
+    row.rule_id = arena_str(&ws->arena, str_of(s->rule_id));
+    ws_put_step(ws, &row);
+}
+
+static void load_tally(struct memory_store *m, struct working_set *ws, const struct tally_ref *ref)
+{
+    const struct memory_execution *x = memory_execution(m, &ref->execution_id);
+    struct execution *exec = ws_execution(ws, &ref->execution_id);
+    int64_t count = 0;
+    bool keyed = false;
+
+    if (x == NULL || ws_knows_tally(exec, ref))
+        return;
+    for (size_t i = 0; i < x->submissions.n; i++) {
+        const struct submission *s = &x->submissions.at[i];
+
+        if (s->claim != x->claim)
+            continue;
+        if (memcmp(s->call.b, ref->call.b, sizeof(s->call.b)) == 0 && s->count > count)
+            count = s->count;
+        if (ref->has_key && s->has_key && memcmp(s->key, ref->key, sizeof(s->key)) == 0) {
+            ws_put_submission_key(exec, s->key, &s->call, &s->step_id);
+            keyed = true;
+        }
+    }
+    ws_put_tally(exec, &ref->call, count);
+    if (ref->has_key && !keyed)
+        ws_put_absent_submission_key(exec, ref->key);
+}
+
+static void load_live(struct memory_store *m, struct working_set *ws, const struct uuid *id)
+{
+    struct execution *exec = ws_execution(ws, id);
+
+    for (size_t i = 0; i < m->all_steps.n; i++)
+        if (uuid_eq(&m->all_steps.at[i]->execution_id, id) &&
+            !step_status_is_terminal(m->all_steps.at[i]->status))
+            load_step(m, ws, m->all_steps.at[i]);
+    exec->live_known = true;
+}
+
+static void load_dispatch(struct memory_store *m, struct working_set *ws, const struct uuid *id)
+{
+    for (size_t i = 0; i < m->all.n; i++) {
+        const struct memory_execution *x = m->all.at[i];
+        bool here = x->has_dispatch && uuid_eq(&x->dispatch.id, id);
+
+        for (size_t j = 0; j < x->old_dispatches.n; j++)
+            here |= uuid_eq(&x->old_dispatches.at[j], id);
+        if (here) {
+            ws_put_dispatch(ws, id, &x->id);
+            return;
+        }
+    }
+    ws_put_dispatch(ws, id, NULL);
+}
+
+static void load_agent(struct memory_store *m, struct working_set *ws, const struct agent_ref *ref)
+{
+    const struct agent *agent = map_get(&m->agents, ref->id);
+    struct agent row;
+
+    if (agent == NULL) {
+        ws_put_absent_agent(ws, ref->id);
+        return;
+    }
+    row = *agent;
+    row.live_known = true;
+    row.has_live = false;
+    for (size_t i = 0; i < m->all.n; i++)
+        row.has_live |= str_eq(str_of(m->all.at[i]->agent_id), ref->id) &&
+                        !execution_status_is_terminal(m->all.at[i]->status);
+    ws_put_agent(ws, &row);
+}
+
+void memory_store_load(struct memory_store *m, struct working_set *ws)
+{
+    struct need *need = &ws->need;
+    struct buf key = {0};
+
+    ws->now = (struct now){m->wall_us, m->leases_in_set ? m->mono_us : m->wall_us};
+    for (size_t i = 0; i < need->agents.n; i++)
+        load_agent(m, ws, &need->agents.at[i]);
+    for (size_t i = 0; i < need->executions.n; i++)
+        load_execution(m, ws, &need->executions.at[i]);
+    for (size_t i = 0; i < need->request_keys.n; i++) {
+        const struct request_key_ref *ref = &need->request_keys.at[i];
+
+        buf_clear(&key);
+        buf_printf(&key, "%.*s/%.*s", STR_ARG(ref->agent_id), STR_ARG(ref->idempotency_key));
+        ws_put_request_key(ws, ref->agent_id, ref->idempotency_key,
+                           map_get(&m->request_keys, buf_str(&key)));
+    }
+    for (size_t i = 0; i < need->tallies.n; i++)
+        load_tally(m, ws, &need->tallies.at[i]);
+    for (size_t i = 0; i < need->steps.n; i++) {
+        const struct memory_step *s = memory_step(m, &need->steps.at[i].step_id);
+
+        if (s == NULL || !uuid_eq(&s->execution_id, &need->steps.at[i].execution_id))
+            ws_put_absent_step(ws, &need->steps.at[i].step_id);
+        else
+            load_step(m, ws, s);
+    }
+    for (size_t i = 0; i < need->live_steps.n; i++)
+        load_live(m, ws, &need->live_steps.at[i]);
+    for (size_t i = 0; i < need->dispatches.n; i++)
+        load_dispatch(m, ws, &need->dispatches.at[i]);
+    ws_clear_needs(ws);
+    buf_free(&key);
+}
+
+/* ---- apply ---- */
+
+static char *text(struct str s)
+{
+    return str_present(s) ? xstrdup(s) : NULL;
+}
+
+static void apply_agent(struct memory_store *m, const struct agent *agent)
+{
+    struct agent *old = map_remove(&m->agents, agent->id);
+    struct agent *row;
+
+    if (old != NULL)
+        agent_free(old);
+    if (agent->removed)
+        return;
+    row = xzalloc(sizeof(*row));
+    row->id = str_of(xstrdup(agent->id));
+    row->webhook_url = str_of(xstrdup(agent->webhook_url));
+    row->secret = str_of(xstrdup(agent->secret));
+    row->lease_timeout_us = agent->lease_timeout_us;
+    map_put(&m->agents, row->id, row);
+}
+
+static void apply_execution(struct memory_store *m, const struct execution *exec)
+{
+    struct memory_execution *x = memory_execution(m, &exec->id);
+    struct buf key = {0};
+
+    if (x == NULL) {
+        x = xzalloc(sizeof(*x));
+        x->id = exec->id;
+        x->agent_id = xstrdup(exec->agent_id);
+        x->created_at = exec->created_at;
+        x->deadline_at = exec->deadline_at;
+        map_put(&m->executions, uuid_str(&x->id), x);
+        ADD(m->all, x);
+        if (str_present(exec->idempotency_key)) {
+            struct uuid *id = xmalloc(sizeof(*id));
+
+            *id = exec->id;
+            buf_printf(&key, "%.*s/%.*s", STR_ARG(exec->agent_id), STR_ARG(exec->idempotency_key));
+            map_put(&m->request_keys, buf_str(&key), id);
+            buf_free(&key);
+        }
+    }
+    x->lease_until = exec->lease_until;
+    if (exec->row == ROW_CLEAN)
+        return; /* only the lease was renewed */
+    x->status = exec->status;
+    x->claim = exec->claim;
+    x->owner = exec->owner;
+    x->owner_dispatch = exec->owner_dispatch;
+    x->owner_attempt = exec->owner_attempt;
+    buf_clear(&x->indeterminate);
+    buf_add(&x->indeterminate, buf_str(&exec->indeterminate));
+}
+
+static void apply_step(struct memory_store *m, struct step *step)
+{
+    struct memory_step *s = memory_step(m, &step->id);
+
+    if (s == NULL) {
+        s = xzalloc(sizeof(*s));
+        s->key = step->key = m->next_key++;
+        s->id = step->id;
+        s->execution_id = step->execution->id;
+        s->kind = step->kind;
+        s->target = xstrdup(step->target);
+        s->args_hash = step->args_hash;
+        s->occurrence = step->occurrence;
+        s->idempotency = step->idempotency;
+        s->created_at = step->created_at;
+        map_put(&m->steps, hash_str(&s->id), s);
+        ADD(m->all_steps, s);
+    }
+    s->status = step->status;
+    s->claim = step->claim;
+    s->started_at = step->started_at;
+    s->completed_at = step->completed_at;
+    if (step_status_is_terminal(step->status)) {
+        free(s->result);
+        free(s->error);
+        free(s->rule_id);
+        s->result = text(step->result);
+        s->error = text(step->error);
+        s->rule_id = text(step->rule_id);
+    }
+}
+
+void memory_store_apply(struct memory_store *m, struct working_set *ws)
+{
+    struct changes *c = &ws->changes;
+
+    for (size_t i = 0; i < c->agents.n; i++)
+        apply_agent(m, c->agents.at[i]);
+    for (size_t i = 0; i < c->executions.n; i++)
+        apply_execution(m, c->executions.at[i]);
+    for (size_t i = 0; i < c->retired.n; i++)
+        for (size_t j = 0; j < m->all.n; j++)
+            if (m->all.at[j]->has_dispatch && uuid_eq(&m->all.at[j]->dispatch.id, &c->retired.at[i]->id)) {
+                ADD(m->all.at[j]->old_dispatches, c->retired.at[i]->id);
+                m->all.at[j]->has_dispatch = false;
+            }
+    for (size_t i = 0; i < c->dispatches.n; i++) {
+        struct memory_execution *x = memory_execution(m, &c->dispatches.at[i]->id);
+
+        if (c->dispatches.at[i]->dispatch == NULL)
+            continue;
+        x->has_dispatch = true;
+        x->dispatch = *c->dispatches.at[i]->dispatch;
+    }
+    for (size_t i = 0; i < c->steps.n; i++)
+        apply_step(m, c->steps.at[i]);
+    for (size_t i = 0; i < c->transitions.n; i++) {
+        const struct transition *t = c->transitions.at[i];
+        struct memory_execution *x = memory_execution(m, &t->execution->id);
+        struct memory_event_row row = {t->first_seq, t->count, xmalloc(t->body.n), t->body.n};
+
+        memcpy(row.body, t->body.p, t->body.n);
+        ADD(x->events, row);
+        x->last_seq = t->first_seq + t->count - 1;
+    }
+    for (size_t i = 0; i < c->submissions.n; i++) {
+        struct memory_execution *x = memory_execution(m, &c->submissions.at[i].execution->id);
+        struct submission row = c->submissions.at[i];
+
+        row.execution = NULL;
+        ADD(x->submissions, row);
+    }
+}
