@@ -1,0 +1,296 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Rows of executions: load and apply. */
+#include "store/internal.h"
+
+static const struct str OWNER_STATE[] = {
+    [OWNER_NONE] = STR_INIT("none"),
+    [OWNER_WORKING] = STR_INIT("working"),
+    [OWNER_ENDED] = STR_INIT("ended"),
+};
+
+struct str owner_state_name(enum owner_state s)
+{
+    return OWNER_STATE[s];
+}
+
+static bool owner_state_parse(struct str s, enum owner_state *out)
+{
+    for (unsigned i = 0; i < COUNT(OWNER_STATE); i++) {
+        if (str_eq(OWNER_STATE[i], s)) {
+            *out = (enum owner_state)i;
+            return true;
+        }
+    }
+    return false;
+}
+
+/* ---- load ---- */
+
+#define LOAD_COLUMNS                                                                                                   \
+    "e.key, e.agent_id, e.status, e.last_seq, e.created_at, e.ended_at, e.deadline_at, e.claim, e.owner,"              \
+    " e.owner_dispatch, e.owner_attempt, e.indeterminate, "
+
+static const struct db_sql SQL_EXECUTION_LOAD = {
+    .name = "execution_load",
+    .sqlite = "SELECT " LOAD_COLUMNS "NULL FROM executions e WHERE e.id = $1",
+    /* The order of the ids is the order of the locks. */
+    .postgres = "SELECT u.ord, " LOAD_COLUMNS "e.lease_until FROM unnest($1::bytea[]) WITH ORDINALITY u (id, ord)"
+                " JOIN executions e ON e.id = u.id ORDER BY e.id FOR NO KEY UPDATE OF e",
+    .types = "B",
+};
+
+static void on_execution(void *ctx, struct db *db, size_t row)
+{
+    struct load *ld = ctx;
+    struct loaded_execution *le = ld->executions.at[row];
+    struct execution *exec = &le->row;
+    struct str indeterminate = db_get_copy(db, 11, &ld->ws->arena);
+
+    le->found = true;
+    exec->key = db_get_int(db, 0);
+    exec->id = le->id;
+    exec->agent_id = db_get_copy(db, 1, &ld->ws->arena);
+    if (!execution_status_parse(db_get_str(db, 2), &exec->status) ||
+        !owner_state_parse(db_get_str(db, 8), &exec->owner))
+        db_fail(db, ERR_INTERNAL, "the database holds an unknown execution status or owner");
+    exec->last_seq = db_get_int(db, 3);
+    exec->created_at = db_get_int(db, 4);
+    exec->ended_at = db_get_int(db, 5);
+    exec->deadline_at = db_get_int(db, 6);
+    exec->claim = db_get_int(db, 7);
+    (void)db_get_uuid(db, 9, &exec->owner_dispatch);
+    exec->owner_attempt = db_get_int(db, 10);
+    /* The set copies it; until then it borrows the arena's bytes. */
+    exec->indeterminate.p = (char *)(uintptr_t)indeterminate.p;
+    exec->indeterminate.n = indeterminate.n;
+    exec->lease_until = db_get_int(db, 12);
+}
+
+void execution_load(struct load *ld)
+{
+    if (ld->executions.n == 0)
+        return;
+    db_call(ld->db, &SQL_EXECUTION_LOAD, on_execution, ld);
+    for (size_t i = 0; i < ld->executions.n; i++) {
+        db_uuid(ld->db, &ld->executions.at[i]->id);
+        db_row(ld->db);
+    }
+    db_end(ld->db);
+}
+
+void execution_put(struct load *ld)
+{
+    for (size_t i = 0; i < ld->executions.n; i++) {
+        struct loaded_execution *le = ld->executions.at[i];
+        struct dispatch *dispatch = le->has_dispatch ? &le->dispatch : NULL;
+
+        if (!le->found) {
+            ws_put_absent_execution(ld->ws, &le->id);
+            continue;
+        }
+        if (le->row.last_seq < le->last_seq)
+            le->row.last_seq = le->last_seq;
+        le->row.dispatch = dispatch;
+        ld->w->store->kind->settle_execution(ld, &le->row);
+        (void)ws_put_execution(ld->ws, &le->row, dispatch);
+    }
+}
+
+/* ---- request keys ---- */
+
+static const struct db_sql SQL_REQUEST_KEY = {
+    .name = "request_key",
+    .sqlite = "SELECT id FROM executions WHERE agent_id = $1 AND idempotency_key = $2",
+    .postgres = "SELECT u.ord, e.id FROM unnest($1::text[], $2::text[]) WITH ORDINALITY u (agent_id, key, ord)"
+                " JOIN executions e ON e.agent_id = u.agent_id AND e.idempotency_key = u.key",
+    .types = "TT",
+};
+
+static void on_request_key(void *ctx, struct db *db, size_t row)
+{
+    struct load *ld = ctx;
+
+    (void)db_get_uuid(db, 0, &ld->request_key_ids[row]);
+}
+
+void request_key_load(struct load *ld)
+{
+    const struct need *need = &ld->ws->need;
+
+    if (need->request_keys.n == 0)
+        return;
+    ld->request_key_ids = arena_array(&ld->ws->arena, struct uuid, need->request_keys.n);
+    db_call(ld->db, &SQL_REQUEST_KEY, on_request_key, ld);
+    for (size_t i = 0; i < need->request_keys.n; i++) {
+        db_text(ld->db, need->request_keys.at[i].agent_id);
+        db_text(ld->db, need->request_keys.at[i].idempotency_key);
+        db_row(ld->db);
+    }
+    db_end(ld->db);
+}
+
+void request_key_put(struct load *ld)
+{
+    const struct need *need = &ld->ws->need;
+
+    for (size_t i = 0; i < need->request_keys.n; i++) {
+        const struct request_key_ref *ref = &need->request_keys.at[i];
+        const struct uuid *id = &ld->request_key_ids[i];
+
+        ws_put_request_key(ld->ws, ref->agent_id, ref->idempotency_key, uuid_is_nil(id) ? NULL : id);
+    }
+}
+
+/* ---- apply ---- */
+
+static const struct db_sql SQL_EXECUTION_INSERT = {
+    .name = "execution_insert",
+    .sqlite = "INSERT INTO executions (key, id, agent_id, status, last_seq, created_at, ended_at, deadline_at, claim,"
+              " owner, owner_dispatch, owner_attempt, indeterminate, idempotency_key, created_by, on_behalf_of,"
+              " failure_reason, input, output, state)"
+              " VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20)",
+    .postgres = "INSERT INTO executions (key, id, agent_id, status, last_seq, created_at, ended_at, deadline_at, claim,"
+                " owner, owner_dispatch, owner_attempt, indeterminate, idempotency_key, created_by, on_behalf_of,"
+                " failure_reason, input, output, state, lease_until)"
+                " SELECT * FROM unnest($1::bigint[], $2::bytea[], $3::text[], $4::text[], $5::bigint[], $6::bigint[],"
+                " $7::bigint[], $8::bigint[], $9::bigint[], $10::text[], $11::bytea[], $12::bigint[], $13::bytea[],"
+                " $14::text[], $15::bytea[], $16::bytea[], $17::bytea[], $18::bytea[], $19::bytea[], $20::bytea[],"
+                " $21::bigint[])",
+    .types = "IBTTIIIIITBIBTBBBBBBI",
+    .exact = true,
+};
+
+/* SQLite writes the entries of every index whose columns an UPDATE names, changed or not: the status goes alone, and only
+ * where it differs. Postgres compares, and one row version is better than two. */
+static const struct db_sql SQL_EXECUTION_MOVE = {
+    .name = "execution_move",
+    .sqlite = "UPDATE executions SET status = $2"
+              " WHERE key = $1 AND status <> $2 AND status IN " LIVE_EXECUTION_STATUSES,
+    .postgres = "",
+    .types = "",
+};
+static const struct db_sql SQL_EXECUTION_UPDATE = {
+    .name = "execution_update",
+    .sqlite = "UPDATE executions SET last_seq = $3, ended_at = $4, claim = $5, owner = $6, owner_dispatch = $7,"
+              " owner_attempt = $8, indeterminate = $9, failure_reason = coalesce($10, failure_reason),"
+              " output = coalesce($11, output), state = coalesce($12, state) WHERE key = $1 AND status = $2",
+    .postgres = "UPDATE executions e SET status = u.status, last_seq = u.last_seq, ended_at = u.ended_at,"
+                " claim = u.claim, owner = u.owner, owner_dispatch = u.owner_dispatch,"
+                " owner_attempt = u.owner_attempt, indeterminate = u.indeterminate,"
+                " failure_reason = coalesce(u.failure_reason, e.failure_reason),"
+                " output = coalesce(u.output, e.output), state = coalesce(u.state, e.state),"
+                " lease_until = u.lease_until"
+                " FROM unnest($1::bigint[], $2::text[], $3::bigint[], $4::bigint[], $5::bigint[], $6::text[],"
+                " $7::bytea[], $8::bigint[], $9::bytea[], $10::bytea[], $11::bytea[], $12::bytea[], $13::bigint[])"
+                " u (key, status, last_seq, ended_at, claim, owner, owner_dispatch, owner_attempt, indeterminate,"
+                " failure_reason, output, state, lease_until)"
+                " WHERE e.key = u.key AND (e.status = u.status OR e.status IN " LIVE_EXECUTION_STATUSES ")",
+    .types = "ITIIITBIBBBBI",
+    .exact = true,
+};
+
+static struct str indeterminate_of(const struct execution *exec)
+{
+    return exec->indeterminate.n == 0 ? STR_NONE : buf_str(&exec->indeterminate);
+}
+
+static void bind_owner(struct db *db, const struct execution *exec)
+{
+    db_text(db, owner_state_name(exec->owner));
+    if (uuid_is_nil(&exec->owner_dispatch))
+        db_bytes(db, STR_NONE);
+    else
+        db_uuid(db, &exec->owner_dispatch);
+    db_int(db, exec->owner_attempt);
+}
+
+static void insert_row(struct apply *ap, struct execution *exec)
+{
+    struct db *db = ap->db;
+
+    exec->key = db_new_key(db, DB_KEYS_EXECUTION);
+    db_int(db, exec->key);
+    db_uuid(db, &exec->id);
+    db_text(db, exec->agent_id);
+    db_text(db, execution_status_name(exec->status));
+    db_int(db, exec->last_seq);
+    db_int(db, exec->created_at);
+    db_int_opt(db, exec->ended_at);
+    db_int_opt(db, exec->deadline_at);
+    db_int(db, exec->claim);
+    bind_owner(db, exec);
+    db_bytes(db, indeterminate_of(exec));
+    db_text(db, exec->idempotency_key);
+    db_bytes(db, exec->created_by);
+    db_bytes(db, exec->on_behalf_of);
+    db_bytes(db, exec->failure_reason);
+    payload_bind(&ap->payloads, exec->input);
+    payload_bind(&ap->payloads, exec->output);
+    payload_bind(&ap->payloads, exec->state);
+    db_int_opt(db, exec->lease_until);
+    db_row(db);
+}
+
+static void update_row(struct apply *ap, const struct execution *exec)
+{
+    struct db *db = ap->db;
+
+    db_int(db, exec->key);
+    db_text(db, execution_status_name(exec->status));
+    db_int(db, exec->last_seq);
+    db_int_opt(db, exec->ended_at);
+    db_int(db, exec->claim);
+    bind_owner(db, exec);
+    db_bytes(db, indeterminate_of(exec));
+    db_bytes(db, exec->failure_reason);
+    payload_bind(&ap->payloads, exec->output);
+    payload_bind(&ap->payloads, exec->state);
+    db_int_opt(db, exec->lease_until);
+    db_row(db);
+}
+
+static size_t count_rows(const struct apply *ap, unsigned row)
+{
+    size_t n = 0;
+
+    for (size_t i = 0; i < ap->changes->executions.n; i++)
+        n += ap->changes->executions.at[i]->row == row;
+    return n;
+}
+
+static void apply_new(struct apply *ap)
+{
+    db_call(ap->db, &SQL_EXECUTION_INSERT, NULL, NULL);
+    for (size_t i = 0; i < ap->changes->executions.n; i++)
+        if (ap->changes->executions.at[i]->row == ROW_NEW)
+            insert_row(ap, ap->changes->executions.at[i]);
+    db_end(ap->db);
+}
+
+static void apply_changed(struct apply *ap)
+{
+    db_call(ap->db, &SQL_EXECUTION_MOVE, NULL, NULL);
+    for (size_t i = 0; i < ap->changes->executions.n; i++) {
+        const struct execution *exec = ap->changes->executions.at[i];
+
+        if (exec->row != ROW_CHANGED)
+            continue;
+        db_int(ap->db, exec->key);
+        db_text(ap->db, execution_status_name(exec->status));
+        db_row(ap->db);
+    }
+    db_end(ap->db);
+    db_call(ap->db, &SQL_EXECUTION_UPDATE, NULL, NULL);
+    for (size_t i = 0; i < ap->changes->executions.n; i++)
+        if (ap->changes->executions.at[i]->row == ROW_CHANGED)
+            update_row(ap, ap->changes->executions.at[i]);
+    db_end(ap->db);
+}
+
+void execution_apply(struct apply *ap)
+{
+    if (count_rows(ap, ROW_NEW) > 0)
+        apply_new(ap);
+    if (count_rows(ap, ROW_CHANGED) > 0)
+        apply_changed(ap);
+}

@@ -1,0 +1,259 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Executions as the API shows them, and those that background work looks for. */
+#include "store/internal.h"
+
+#define EXECUTION_COLUMNS                                                                                              \
+    "e.id, e.agent_id, e.status, e.input, e.output, e.failure_reason, e.idempotency_key, e.created_by,"                \
+    " e.on_behalf_of, e.created_at, e.deadline_at, e.last_seq, v.first_seq + v.count - 1, v.occurred_at,"              \
+    " d.status, d.id, d.due_at, "
+/* The last event and the live dispatch of each. */
+#define EXECUTION_JOINS                                                                                                \
+    " LEFT JOIN events v ON v.execution_key = e.key AND v.first_seq ="                                                 \
+    " (SELECT max(o.first_seq) FROM events o WHERE o.execution_key = e.key)"                                           \
+    " LEFT JOIN dispatches d ON d.execution_key = e.key AND d.status <> 'retired' "
+
+struct execution_views {
+    struct arena *arena;
+    struct payload_reader payloads;
+    LIST(struct execution_view *) rows;
+};
+
+static void on_view(void *ctx, struct db *db, size_t row)
+{
+    struct execution_views *views = ctx;
+    struct arena *a = views->arena;
+    struct execution_view *v = arena_new(a, struct execution_view);
+    int64_t by_log = db_get_int(db, 12);
+
+    (void)row;
+    (void)db_get_uuid(db, 0, &v->id);
+    v->agent_id = db_get_copy(db, 1, a);
+    v->status = db_get_copy(db, 2, a);
+    payload_get(&views->payloads, 3, &v->input);
+    payload_get(&views->payloads, 4, &v->output);
+    v->failure_reason = db_get_copy(db, 5, a);
+    v->idempotency_key = db_get_copy(db, 6, a);
+    v->created_by = db_get_copy(db, 7, a);
+    v->on_behalf_of = db_get_copy(db, 8, a);
+    v->created_at = db_get_int(db, 9);
+    v->deadline_at = db_get_int(db, 10);
+    v->last_seq = db_get_int(db, 11);
+    if (v->last_seq < by_log)
+        v->last_seq = by_log;
+    v->updated_at = db_get_int(db, 13);
+    if (v->updated_at == 0)
+        v->updated_at = v->created_at;
+    v->dispatch_status = db_get_copy(db, 14, a);
+    (void)db_get_uuid(db, 15, &v->dispatch_id);
+    v->due_at = db_get_int(db, 16);
+    v->lease_until = db_get_int(db, 17);
+    list_add(views->rows, v);
+}
+
+static const struct db_sql SQL_EXECUTION_READ = {
+    .name = "execution_read",
+    .sqlite = "SELECT " EXECUTION_COLUMNS "NULL FROM executions e" EXECUTION_JOINS "WHERE e.id = $1",
+    .postgres = "SELECT " EXECUTION_COLUMNS "e.lease_until FROM executions e" EXECUTION_JOINS "WHERE e.id = $1",
+    .types = "b",
+};
+
+bool store_read_execution(struct store_reader *r, const struct uuid *id, struct arena *a, struct execution_view *out,
+                          bool *found, struct err *e)
+{
+    struct execution_views views = {.arena = a, .payloads = {.db = r->db, .arena = a}};
+    bool ok;
+
+    db_call(r->db, &SQL_EXECUTION_READ, on_view, &views);
+    db_uuid(r->db, id);
+    db_one(r->db);
+    ok = payloads_read(&views.payloads, e);
+    *found = ok && views.rows.n > 0;
+    if (*found)
+        *out = *views.rows.at[0];
+    list_free(views.rows);
+    payload_reader_free(&views.payloads);
+    return ok;
+}
+
+/* ---- lists: the ids of a page by the index that fits the filter, then the rows ---- */
+
+#define KEYSET " e.id >= $1 AND e.id <= $2 AND e.id < $3 "
+#define NEWEST "ORDER BY e.id DESC LIMIT $4"
+
+static const struct db_sql SQL_LIST_ALL = {
+    .name = "list_all",
+    .sqlite = "SELECT e.id FROM executions e WHERE" KEYSET NEWEST,
+    .types = "bbbi",
+};
+static const struct db_sql SQL_LIST_STATUS = {
+    .name = "list_status",
+    .sqlite = "SELECT e.id FROM executions e WHERE e.status = $5 AND" KEYSET NEWEST,
+    .types = "bbbit",
+};
+static const struct db_sql SQL_LIST_AGENT_STATUS = {
+    .name = "list_agent_status",
+    .sqlite = "SELECT e.id FROM executions e WHERE e.status = $5 AND e.agent_id = $6 AND" KEYSET NEWEST,
+    .types = "bbbitt",
+};
+
+struct id_list {
+    LIST(struct uuid) ids;
+};
+
+static void on_id(void *ctx, struct db *db, size_t row)
+{
+    struct id_list *list = ctx;
+    struct uuid id;
+
+    (void)row;
+    (void)db_get_uuid(db, 0, &id);
+    list_add(list->ids, id);
+}
+
+static int newest_first(const void *a, const void *b)
+{
+    return memcmp(b, a, sizeof(struct uuid));
+}
+
+static void call_for_ids(struct db *db, const struct db_sql *sql, const struct execution_filter *f, struct str status,
+                         struct id_list *out)
+{
+    static const struct uuid PAST_ALL = {{0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff,
+                                          0xff, 0xff, 0xff}}; /* no version 7 id is that large */
+
+    db_call(db, sql, on_id, out);
+    db_uuid(db, &f->low);
+    db_uuid(db, &f->high);
+    db_uuid(db, f->before == NULL ? &PAST_ALL : f->before);
+    db_int(db, (int64_t)f->limit);
+    if (sql != &SQL_LIST_ALL)
+        db_text(db, status);
+    if (sql == &SQL_LIST_AGENT_STATUS)
+        db_text(db, f->agent_id);
+    db_one(db);
+}
+
+/* The index of an agent's executions is by status too: without one the page is merged from the six. */
+static void call_for_agent(struct db *db, const struct execution_filter *f, struct id_list *out)
+{
+    for (unsigned s = EXECUTION_PENDING; s <= EXECUTION_CANCELLED; s++)
+        call_for_ids(db, &SQL_LIST_AGENT_STATUS, f, execution_status_name((enum execution_status)s), out);
+}
+
+static bool list_ids(struct db *db, const struct execution_filter *f, struct id_list *out, struct err *e)
+{
+    if (str_present(f->session))
+        return true; /* no execution has one yet */
+    if (str_present(f->agent_id) && str_present(f->status))
+        call_for_ids(db, &SQL_LIST_AGENT_STATUS, f, f->status, out);
+    else if (str_present(f->agent_id))
+        call_for_agent(db, f, out);
+    else if (str_present(f->status))
+        call_for_ids(db, &SQL_LIST_STATUS, f, f->status, out);
+    else
+        call_for_ids(db, &SQL_LIST_ALL, f, STR_NONE, out);
+    if (!db_flush(db, e))
+        return false;
+    if (out->ids.n > 1)
+        qsort(out->ids.at, out->ids.n, sizeof(out->ids.at[0]), newest_first);
+    if (out->ids.n > f->limit)
+        out->ids.n = f->limit;
+    return true;
+}
+
+static const struct db_sql SQL_EXECUTION_VIEWS = {
+    .name = "execution_views",
+    .sqlite = "SELECT " EXECUTION_COLUMNS "NULL FROM executions e" EXECUTION_JOINS "WHERE e.id = $1",
+    .postgres = "SELECT u.ord, " EXECUTION_COLUMNS "e.lease_until FROM unnest($1::bytea[]) WITH ORDINALITY u (id, ord)"
+                " JOIN executions e ON e.id = u.id" EXECUTION_JOINS "ORDER BY u.ord",
+    .types = "B",
+};
+
+static bool read_views(struct db *db, const struct id_list *list, struct execution_views *views, struct err *e)
+{
+    if (list->ids.n == 0)
+        return true;
+    db_call(db, &SQL_EXECUTION_VIEWS, on_view, views);
+    for (size_t i = 0; i < list->ids.n; i++) {
+        db_uuid(db, &list->ids.at[i]);
+        db_row(db);
+    }
+    db_end(db);
+    return payloads_read(&views->payloads, e);
+}
+
+bool store_list_executions(struct store_reader *r, const struct execution_filter *f, struct arena *a,
+                           struct execution_view **out, size_t *n, struct err *e)
+{
+    struct execution_views views = {.arena = a, .payloads = {.db = r->db, .arena = a}};
+    struct id_list list = {0};
+    bool ok;
+
+    *n = 0;
+    db_begin_read(r->db);
+    ok = list_ids(r->db, f, &list, e) && read_views(r->db, &list, &views, e);
+    db_rollback(r->db);
+    if (ok) {
+        *n = views.rows.n;
+        *out = arena_array(a, struct execution_view, *n);
+        for (size_t i = 0; i < *n; i++)
+            (*out)[i] = *views.rows.at[i];
+    }
+    list_free(list.ids);
+    list_free(views.rows);
+    payload_reader_free(&views.payloads);
+    return ok;
+}
+
+/* ---- background work ---- */
+
+static const struct db_sql SQL_PAST_DEADLINES = {
+    .name = "past_deadlines",
+    .sqlite = "SELECT e.id FROM executions e WHERE e.deadline_at IS NOT NULL AND e.deadline_at <= $1"
+              " AND e.status IN " LIVE_EXECUTION_STATUSES " ORDER BY e.deadline_at LIMIT $2",
+    .types = "ii",
+};
+static const struct db_sql SQL_LEASED = {
+    .name = "leased",
+    .sqlite = "SELECT e.id FROM dispatches d JOIN executions e ON e.key = d.execution_key"
+              " WHERE d.status IN ('claimed', 'acked') AND d.status <> 'retired' AND e.id > $1 ORDER BY e.id LIMIT $2",
+    .types = "bi",
+};
+
+static bool take_ids(struct db *db, struct id_list *list, struct arena *a, struct uuid **out, size_t *n, struct err *e)
+{
+    bool ok = db_flush(db, e);
+
+    list_to_arena(list->ids, a, out, n);
+    return ok;
+}
+
+bool store_past_deadlines(struct store_reader *r, size_t limit, struct arena *a, struct uuid **out, size_t *n,
+                          struct err *e)
+{
+    struct id_list list = {0};
+    struct now now = {0};
+
+    *n = 0;
+    db_now(r->db, &now);
+    if (!db_flush(r->db, e))
+        return false;
+    db_call(r->db, &SQL_PAST_DEADLINES, on_id, &list);
+    db_int(r->db, now.wall_us);
+    db_int(r->db, (int64_t)limit);
+    db_one(r->db);
+    return take_ids(r->db, &list, a, out, n, e);
+}
+
+bool store_leased(struct store_reader *r, const struct uuid *after, size_t limit, struct arena *a, struct uuid **out,
+                  size_t *n, struct err *e)
+{
+    struct id_list list = {0};
+    static const struct uuid NIL;
+
+    db_call(r->db, &SQL_LEASED, on_id, &list);
+    db_uuid(r->db, after == NULL ? &NIL : after);
+    db_int(r->db, (int64_t)limit);
+    db_one(r->db);
+    return take_ids(r->db, &list, a, out, n, e);
+}

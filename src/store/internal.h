@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What the files of the store share. Nobody outside src/store includes it. */
+#ifndef STORE_INTERNAL_H
+#define STORE_INTERNAL_H
+
+#include "store/db.h"
+#include "store/list.h"
+#include "store/payload.h"
+#include "store/store.h"
+
+struct sqlite_home;
+struct postgres_link;
+struct past_submissions;
+struct load;
+struct apply;
+
+/* Where the two databases are used in different ways, not only with different words. */
+struct store_kind {
+    bool sqlite;
+    struct db *(*connect)(struct store *s, bool writer, struct err *e);
+    /* A row that was just loaded: what the database does not hold, or the set may not believe. */
+    void (*settle_execution)(struct load *ld, struct execution *row);
+    /* Counts and keys of the executions that a load names: calls, and after the flush what they brought. */
+    bool (*load_submissions)(struct load *ld, struct err *e);
+    void (*put_submissions)(struct load *ld);
+    void (*apply_submissions)(struct apply *ap);
+    void (*apply_leases)(struct apply *ap);
+    bool (*expired_leases)(struct store_writer *w, struct working_set *ws, size_t limit, struct arena *a,
+                           struct uuid **out, size_t *n, struct err *e);
+    bool (*tidy)(struct store_writer *w, struct working_set *ws, bool *more, struct err *e);
+};
+extern const struct store_kind SQLITE_KIND, POSTGRES_KIND;
+
+struct store {
+    const struct store_kind *kind;
+    struct sqlite_home *home;   /* SQLite: owned */
+    char *url;                  /* Postgres: owned */
+    struct postgres_link *link; /* Postgres: owned */
+};
+
+struct store_writer {
+    struct store *store; /* borrowed */
+    struct db *db;       /* owned */
+    bool broken;         /* an error that only a new handle may follow; until store_writer_recover nothing is tried */
+    struct past_submissions *past; /* SQLite: owned; what the counts were when they were last read (submission.h) */
+    int64_t tidy_after;            /* SQLite: where store_tidy goes on */
+};
+
+struct store_reader {
+    struct store *store; /* borrowed */
+    struct db *db;       /* owned */
+};
+
+/* ---- loading ---- */
+
+/* Rows are gathered while the calls run (on Postgres all in one round trip, in the order of the calls) and put into the
+ * set when everything is here. Gathered rows live in the group's arena. */
+struct loaded_execution {
+    struct uuid id;
+    bool found, has_dispatch;
+    struct execution row;
+    struct dispatch dispatch;
+    int64_t last_seq; /* by the log */
+};
+struct loaded_step {
+    struct uuid execution_id;
+    struct step row;
+};
+struct loaded_agent {
+    struct agent row;
+    bool found;
+};
+struct load {
+    struct store_writer *w;
+    struct db *db;
+    struct working_set *ws;
+    struct payload_reader payloads;
+    struct map execution_map; /* uuid → struct loaded_execution */
+    LIST(struct loaded_execution *) executions;
+    LIST(struct loaded_step *) steps;
+    LIST(struct loaded_agent *) agents;
+    struct uuid *request_key_ids; /* by index into need.request_keys; nil: none */
+    struct uuid *dispatch_executions;
+    int64_t *tally_counts; /* Postgres: by index into need.tallies */
+    struct submission_key *tally_keys;
+    bool *tally_has_key;
+};
+
+void agent_load(struct load *ld);
+void agent_put(struct load *ld);
+void execution_load(struct load *ld); /* with their live dispatches and the ends of their logs */
+void execution_put(struct load *ld);
+void request_key_load(struct load *ld);
+void request_key_put(struct load *ld);
+void dispatch_load(struct load *ld); /* live ones of ld->executions, and need.dispatches */
+void dispatch_put(struct load *ld);
+void event_load_last(struct load *ld);
+void step_load(struct load *ld);
+void step_put(struct load *ld);
+
+/* ---- applying ---- */
+struct apply {
+    struct db *db;
+    struct working_set *ws;
+    struct changes *changes;
+    struct payload_writer payloads;
+};
+void agent_apply(struct apply *ap);
+void execution_apply(struct apply *ap);
+void dispatch_apply(struct apply *ap);
+void step_apply(struct apply *ap);
+void event_apply(struct apply *ap);
+
+/* ---- shared pieces ---- */
+#define LIVE_EXECUTION_STATUSES "('pending', 'running', 'blocked')"
+#define LIVE_STEP_STATUSES "('proposed', 'awaiting_approval', 'allowed', 'executing')"
+#define TERMINAL_STEP_STATUSES "('succeeded', 'failed', 'denied', 'cancelled')"
+
+struct str owner_state_name(enum owner_state s);
+/* A column copied into the arena; absent stays absent. A failed allocation makes the flush fail. */
+struct str db_get_copy(struct db *db, int column, struct arena *a);
+
+/* Applies the migrations that are missing. */
+MUST_USE bool store_migrate(struct db *db, bool sqlite, struct err *e);
+
+#endif

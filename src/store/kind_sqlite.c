@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * How the store uses SQLite: one writer, whose working set keeps what only the living process needs. */
+#include "store/sqlite_home.h"
+#include "store/submission.h"
+
+static struct db *connect_sqlite(struct store *s, bool writer, struct err *e)
+{
+    return db_sqlite_open(s->home, writer, e);
+}
+
+/* Leases are not written. An agent that lived through a restart gets a fresh full term; a delivery whose answer nobody
+ * waits for any more runs out after the dispatch timeout at the earliest. */
+static void settle_lease(struct load *ld, struct execution *row)
+{
+    const struct dispatch *d = row->dispatch;
+    int64_t term;
+
+    row->lease_until = 0;
+    if (row->owner != OWNER_WORKING || d == NULL)
+        return;
+    term = d->lease_us;
+    if (d->status == DISPATCH_CLAIMED && term < ld->ws->settings->dispatch_timeout_us)
+        term = ld->ws->settings->dispatch_timeout_us;
+    row->lease_until = ld->ws->now.lease_us + term;
+}
+
+static void no_leases(struct apply *ap)
+{
+    (void)ap;
+}
+
+/* The leases that count are those of the rows in the set: every execution that is worked on is in it, from the claim on
+ * or since the start loaded it. */
+static bool sqlite_expired_leases(struct store_writer *w, struct working_set *ws, size_t limit, struct arena *a,
+                                  struct uuid **out, size_t *n, struct err *e)
+{
+    LIST(struct uuid) ids = {0};
+    struct now now;
+    struct str key;
+
+    (void)e;
+    db_now(w->db, &now);
+    for (size_t i = 0; ids.n < limit && map_next_key(&ws->executions, &i, &key) != NULL;) {
+        const struct execution *exec;
+        struct uuid id;
+
+        memcpy(id.b, key.p, sizeof(id.b));
+        exec = ws_execution(ws, &id);
+        if (exec != NULL && exec->owner == OWNER_WORKING && exec->dispatch != NULL &&
+            !execution_status_is_terminal(exec->status) && exec->lease_until <= now.lease_us)
+            list_add(ids, id);
+    }
+    list_to_arena(ids, a, out, n);
+    return true;
+}
+
+const struct store_kind SQLITE_KIND = {
+    .sqlite = true,
+    .connect = connect_sqlite,
+    .settle_execution = settle_lease,
+    .load_submissions = sqlite_load_submissions,
+    .put_submissions = sqlite_put_submissions,
+    .apply_submissions = sqlite_apply_submissions,
+    .apply_leases = no_leases,
+    .expired_leases = sqlite_expired_leases,
+    .tidy = sqlite_tidy,
+};

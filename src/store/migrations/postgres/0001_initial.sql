@@ -1,0 +1,126 @@
+-- Times are microseconds since 1970 UTC; NULL means "not set". Payload columns begin with a tag byte (store/payload.h).
+-- `key` is the store's own small integer; ids that the world sees appear once. Text that users choose freely is BYTEA,
+-- since TEXT holds no NUL.
+
+-- Kernels take their keys in blocks, so that a new execution costs no round trip.
+CREATE SEQUENCE execution_keys INCREMENT BY 64;
+CREATE SEQUENCE blob_keys INCREMENT BY 64;
+
+CREATE TABLE agents (
+    id TEXT COLLATE "C" PRIMARY KEY,
+    webhook_url TEXT NOT NULL,
+    secret BYTEA NOT NULL,
+    previous_secret BYTEA,
+    previous_secret_until BIGINT,
+    policy_bundle BYTEA,
+    description BYTEA,
+    input_schema BYTEA,
+    output_schema BYTEA,
+    lease_timeout BIGINT,
+    registered_at BIGINT NOT NULL
+);
+
+-- The row of an execution is the lock of all that belongs to it.
+CREATE TABLE executions (
+    key BIGINT PRIMARY KEY,
+    id BYTEA NOT NULL UNIQUE,
+    agent_id TEXT COLLATE "C" NOT NULL,
+    status TEXT NOT NULL CHECK (status IN ('pending', 'running', 'blocked', 'completed', 'failed', 'cancelled')),
+    last_seq BIGINT NOT NULL, -- may lag behind the log: a step does not write this row
+    created_at BIGINT NOT NULL,
+    ended_at BIGINT,
+    deadline_at BIGINT,
+    claim BIGINT NOT NULL,
+    owner TEXT NOT NULL CHECK (owner IN ('none', 'working', 'ended')),
+    owner_dispatch BYTEA,
+    owner_attempt BIGINT NOT NULL,
+    lease_until BIGINT, -- the database's clock; in no index, so that a renewal stays on its page
+    indeterminate BYTEA,
+    idempotency_key TEXT,
+    created_by BYTEA,
+    on_behalf_of BYTEA,
+    failure_reason BYTEA,
+    input BYTEA,
+    output BYTEA,
+    state BYTEA
+) WITH (fillfactor = 70);
+CREATE UNIQUE INDEX executions_request_key ON executions (agent_id, idempotency_key) WHERE idempotency_key IS NOT NULL;
+CREATE INDEX executions_by_agent ON executions (agent_id, status, id);
+CREATE INDEX executions_by_status ON executions (status, id);
+CREATE INDEX executions_deadline ON executions (deadline_at)
+    WHERE deadline_at IS NOT NULL AND status IN ('pending', 'running', 'blocked');
+CREATE INDEX executions_working ON executions (key) WHERE owner = 'working';
+
+CREATE TABLE dispatches (
+    key BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    id BYTEA NOT NULL UNIQUE,
+    execution_key BIGINT NOT NULL REFERENCES executions (key),
+    agent_id TEXT COLLATE "C" NOT NULL,
+    status TEXT NOT NULL CHECK (status IN ('queued', 'claimed', 'acked', 'retired')),
+    attempt BIGINT NOT NULL,
+    charged BIGINT NOT NULL,
+    charged_since BIGINT,
+    due_at BIGINT NOT NULL,
+    lease BIGINT NOT NULL,
+    grace_until BIGINT,
+    queued_at BIGINT NOT NULL
+) WITH (fillfactor = 70);
+-- An execution never has two dispatches that live.
+CREATE UNIQUE INDEX dispatches_live ON dispatches (execution_key) WHERE status <> 'retired';
+CREATE INDEX dispatches_due ON dispatches (agent_id, due_at) WHERE status = 'queued';
+
+CREATE TABLE steps (
+    key BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY, -- rises with the order of creation within an execution
+    execution_key BIGINT NOT NULL,
+    step_id BYTEA NOT NULL,
+    kind TEXT NOT NULL,
+    target BYTEA NOT NULL,
+    args_hash BYTEA NOT NULL,
+    occurrence BIGINT NOT NULL,
+    status TEXT NOT NULL,
+    idempotency TEXT NOT NULL,
+    claim BIGINT NOT NULL,
+    rule_id BYTEA,
+    created_at BIGINT NOT NULL,
+    started_at BIGINT,
+    completed_at BIGINT,
+    args BYTEA,
+    result BYTEA,
+    error BYTEA
+) WITH (fillfactor = 60); -- the outcome is a second version of the row, on the same page
+-- Eight bytes of a hash find it; the whole id is compared after the fetch.
+CREATE INDEX steps_by_id ON steps (execution_key, substr(step_id, 1, 8));
+
+-- The log: one row a transition, appended. A body's format is kernel/event.h's.
+CREATE TABLE events (
+    execution_key BIGINT NOT NULL,
+    first_seq BIGINT NOT NULL,
+    count BIGINT NOT NULL,
+    occurred_at BIGINT NOT NULL,
+    body BYTEA NOT NULL,
+    PRIMARY KEY (execution_key, first_seq)
+);
+
+-- Counted submissions; rows of an older claim than the execution's count as none.
+CREATE TABLE submissions (
+    execution_key BIGINT NOT NULL,
+    call BYTEA NOT NULL,
+    claim BIGINT NOT NULL,
+    count BIGINT NOT NULL,
+    PRIMARY KEY (execution_key, call)
+) WITH (fillfactor = 80);
+CREATE TABLE submission_keys (
+    execution_key BIGINT NOT NULL,
+    request_key BYTEA NOT NULL,
+    claim BIGINT NOT NULL,
+    call BYTEA NOT NULL,
+    step_id BYTEA NOT NULL,
+    PRIMARY KEY (execution_key, request_key)
+);
+
+-- Payloads over 2 KiB. Stored as they are: compressing them here would cost the writer more than the disk.
+CREATE TABLE blobs (
+    key BIGINT PRIMARY KEY,
+    data BYTEA NOT NULL
+);
+ALTER TABLE blobs ALTER COLUMN data SET STORAGE EXTERNAL;

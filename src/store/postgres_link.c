@@ -1,0 +1,288 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Two connections: one that listens, and holds the advisory lock by which kernels see each other; one that notifies, on a
+ * thread of its own, so that no executor waits for it. Hints may be lost with either: a slow poll stands behind them. */
+#include "store/postgres_link.h"
+
+#include <poll.h>
+#include <pthread.h>
+#include <stdlib.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "store/list.h"
+#include "store/postgres_conn.h"
+
+enum { PENDING_MAX = 1024, NOTE_TEXT_MAX = 4000 };
+static const int64_t RETRY_US = US_PER_S;
+
+struct postgres_link {
+    char *url; /* owned */
+    bool alone;
+    /* the listener's thread */
+    PGconn *listener; /* NULL while it is down */
+    int64_t retry_at;
+    /* shared, under the lock */
+    pthread_mutex_t lock;
+    pthread_cond_t cond;
+    LIST(char *) pending; /* owned: payloads to be sent */
+    bool stop, started;
+    int notifier_pid; /* of the backend that sends ours: its notes are our own */
+    pthread_t thread;
+};
+
+/* ---- the lock ---- */
+
+#define LOCK_KEY "7234091251883702"
+
+static bool query_bool(PGconn *c, const char *sql, bool *out, struct err *e)
+{
+    PGresult *r = PQexec(c, sql);
+    bool ok = PQresultStatus(r) == PGRES_TUPLES_OK;
+
+    if (ok)
+        *out = PQgetvalue(r, 0, 0)[0] == 't';
+    else
+        (void)postgres_error(c, r, "link", e);
+    PQclear(r);
+    return ok;
+}
+
+/* Exclusive first: who gets that is alone. Then shared, which every living kernel holds. */
+static bool announce(PGconn *c, bool *alone, struct err *e)
+{
+    if (!query_bool(c, "SELECT pg_try_advisory_lock(" LOCK_KEY ")", alone, e))
+        return false;
+    if (!postgres_run(c, "SELECT pg_advisory_lock_shared(" LOCK_KEY ")", e))
+        return false;
+    return !*alone || postgres_run(c, "SELECT pg_advisory_unlock(" LOCK_KEY ")", e);
+}
+
+static bool listener_connect(struct postgres_link *link, bool *alone, struct err *e)
+{
+    link->listener = postgres_connect(link->url, e);
+    if (link->listener == NULL)
+        return false;
+    if (announce(link->listener, alone, e) && postgres_run(link->listener, "LISTEN rebuno", e))
+        return true;
+    PQfinish(link->listener);
+    link->listener = NULL;
+    return false;
+}
+
+/* ---- sending ---- */
+
+static void send_note(PGconn *c, const char *payload)
+{
+    const char *values[] = {payload};
+
+    PQclear(PQexecParams(c, "SELECT pg_notify('rebuno', $1)", 1, NULL, values, NULL, NULL, 0));
+}
+
+static PGconn *notifier_connect(struct postgres_link *link)
+{
+    struct err e;
+    PGconn *c = postgres_connect(link->url, &e);
+
+    pthread_mutex_lock(&link->lock);
+    link->notifier_pid = c == NULL ? 0 : PQbackendPID(c);
+    pthread_mutex_unlock(&link->lock);
+    return c;
+}
+
+static void *notify_thread(void *arg)
+{
+    struct postgres_link *link = arg;
+    PGconn *c = NULL;
+    int64_t retry_at = 0;
+
+    pthread_mutex_lock(&link->lock);
+    while (!link->stop) {
+        LIST(char *) batch = {0};
+
+        if (link->pending.n == 0) {
+            pthread_cond_wait(&link->cond, &link->lock);
+            continue;
+        }
+        for (size_t i = 0; i < link->pending.n; i++)
+            list_add(batch, link->pending.at[i]);
+        link->pending.n = 0;
+        pthread_mutex_unlock(&link->lock);
+        if (!postgres_alive(c) && clock_mono_us() >= retry_at) {
+            PQfinish(c);
+            c = notifier_connect(link);
+            retry_at = clock_mono_us() + RETRY_US;
+        }
+        for (size_t i = 0; i < batch.n; i++) {
+            if (c != NULL && PQstatus(c) == CONNECTION_OK)
+                send_note(c, batch.at[i]);
+            free(batch.at[i]);
+        }
+        list_free(batch);
+        pthread_mutex_lock(&link->lock);
+    }
+    pthread_mutex_unlock(&link->lock);
+    PQfinish(c);
+    return NULL;
+}
+
+/* The kind, the id in hex, the text. */
+static char *payload_of(const struct store_note *note)
+{
+    struct buf b = {0};
+    char *payload;
+
+    buf_add_byte(&b, note->kind);
+    buf_add_hex(&b, note->id.b, sizeof(note->id.b));
+    if (note->text.n <= NOTE_TEXT_MAX)
+        buf_add(&b, note->text);
+    payload = xstrdup(buf_str(&b));
+    buf_free(&b);
+    return payload;
+}
+
+static bool is_pending(const struct postgres_link *link, const char *payload)
+{
+    for (size_t i = 0; i < link->pending.n; i++)
+        if (strcmp(link->pending.at[i], payload) == 0)
+            return true;
+    return false;
+}
+
+void postgres_link_notify(struct postgres_link *link, const struct store_note *notes, size_t n)
+{
+    pthread_mutex_lock(&link->lock);
+    for (size_t i = 0; i < n; i++) {
+        char *payload = payload_of(&notes[i]);
+
+        if (link->pending.n >= PENDING_MAX || is_pending(link, payload))
+            free(payload);
+        else
+            list_add(link->pending, payload);
+    }
+    pthread_cond_signal(&link->cond);
+    pthread_mutex_unlock(&link->lock);
+}
+
+/* ---- listening ---- */
+
+static bool parse_note(const char *payload, struct arena *a, struct store_note *out)
+{
+    struct str s = str_of(payload);
+    size_t hex = sizeof(out->id.b) * 2;
+
+    *out = (struct store_note){0};
+    if (s.n < 1 + hex)
+        return false;
+    out->kind = s.p[0];
+    for (size_t i = 0; i < hex; i++) {
+        const char *digits = "0123456789abcdef", *at = memchr(digits, s.p[1 + i], 16);
+
+        if (at == NULL)
+            return false;
+        out->id.b[i / 2] = (uint8_t)(out->id.b[i / 2] << 4 | (at - digits));
+    }
+    out->text = arena_str(a, str_slice(s, 1 + hex, s.n));
+    return true;
+}
+
+static bool next_note(struct postgres_link *link, struct arena *a, struct store_note *out)
+{
+    PGnotify *n;
+    bool found = false;
+
+    while (!found && (n = PQnotifies(link->listener)) != NULL) {
+        pthread_mutex_lock(&link->lock);
+        found = n->be_pid != link->notifier_pid;
+        pthread_mutex_unlock(&link->lock);
+        found = found && parse_note(n->extra, a, out);
+        PQfreemem(n);
+    }
+    return found;
+}
+
+static void wait_us(int fd, int64_t timeout_us)
+{
+    struct pollfd p = {.fd = fd, .events = POLLIN};
+
+    (void)poll(&p, fd < 0 ? 0 : 1, timeout_us <= 0 ? 0 : (int)((timeout_us + US_PER_MS - 1) / US_PER_MS));
+}
+
+static bool listener_up(struct postgres_link *link)
+{
+    struct err e;
+    bool alone;
+
+    if (link->listener != NULL && PQstatus(link->listener) == CONNECTION_OK)
+        return true;
+    PQfinish(link->listener);
+    link->listener = NULL;
+    if (clock_mono_us() < link->retry_at)
+        return false;
+    link->retry_at = clock_mono_us() + RETRY_US;
+    return listener_connect(link, &alone, &e);
+}
+
+bool postgres_link_listen(struct postgres_link *link, int64_t timeout_us, struct arena *a, struct store_note *out)
+{
+    int64_t until = clock_mono_us() + timeout_us, left = timeout_us;
+
+    for (;;) {
+        bool up = listener_up(link);
+
+        if (up && next_note(link, a, out))
+            return true;
+        if (left <= 0)
+            return false;
+        wait_us(up ? PQsocket(link->listener) : -1, up || left < RETRY_US ? left : RETRY_US);
+        if (up)
+            (void)PQconsumeInput(link->listener);
+        left = until - clock_mono_us();
+    }
+}
+
+/* ---- open, close ---- */
+
+struct postgres_link *postgres_link_open(const char *url, struct err *e)
+{
+    struct postgres_link *link = xzalloc(sizeof(*link));
+
+    link->url = xstrdup(str_of(url));
+    pthread_mutex_init(&link->lock, NULL);
+    pthread_cond_init(&link->cond, NULL);
+    if (!listener_connect(link, &link->alone, e)) {
+        postgres_link_close(link);
+        return NULL;
+    }
+    link->started = pthread_create(&link->thread, NULL, notify_thread, link) == 0;
+    if (link->started)
+        return link;
+    err_set(e, ERR_UNAVAILABLE, "cannot start a thread");
+    postgres_link_close(link);
+    return NULL;
+}
+
+void postgres_link_close(struct postgres_link *link)
+{
+    if (link == NULL)
+        return;
+    if (link->started) {
+        pthread_mutex_lock(&link->lock);
+        link->stop = true;
+        pthread_cond_signal(&link->cond);
+        pthread_mutex_unlock(&link->lock);
+        pthread_join(link->thread, NULL);
+    }
+    PQfinish(link->listener);
+    for (size_t i = 0; i < link->pending.n; i++)
+        free(link->pending.at[i]);
+    list_free(link->pending);
+    pthread_cond_destroy(&link->cond);
+    pthread_mutex_destroy(&link->lock);
+    free(link->url);
+    free(link);
+}
+
+bool postgres_link_was_alone(const struct postgres_link *link)
+{
+    return link->alone;
+}

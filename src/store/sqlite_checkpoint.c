@@ -1,0 +1,136 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "store/sqlite_checkpoint.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+
+#include "base/arena.h"
+#include "base/log.h"
+#include "store/sqlite_home.h"
+
+enum {
+    PAGE_BYTES = 4096,
+    WAKE_FRAMES = 4 * 1024 * 1024 / PAGE_BYTES,
+    FORCE_FRAMES = 32 * 1024 * 1024 / PAGE_BYTES,
+    FORCE_WAIT_MS = 2000, /* a reader holds a snapshot for one call */
+};
+
+struct sqlite_checkpointer {
+    const struct sqlite_home *home; /* borrowed */
+    sqlite3 *h;                     /* the thread's; NULL while it could not be opened */
+    pthread_t thread;
+    pthread_mutex_t lock; /* guards wake and stop */
+    pthread_cond_t cond;
+    bool wake, stop;
+    int noted; /* the writer's: frames at the last wake */
+};
+
+/* A sync that failed is never tried again on the same handle. */
+static void copy_log(struct sqlite_checkpointer *c)
+{
+    struct err e;
+    int rc;
+
+    if (c->h == NULL)
+        c->h = sqlite_connect(c->home, SQLITE_CHECKPOINTER, &e);
+    if (c->h == NULL)
+        return;
+    rc = sqlite3_wal_checkpoint_v2(c->h, NULL, SQLITE_CHECKPOINT_PASSIVE, NULL, NULL);
+    if (rc == SQLITE_OK || (rc & 0xff) == SQLITE_BUSY)
+        return;
+    (void)sqlite_error(c->h, rc, "checkpoint", &e);
+    sqlite3_close(c->h);
+    c->h = NULL;
+}
+
+static void *checkpoint_thread(void *arg)
+{
+    struct sqlite_checkpointer *c = arg;
+
+    pthread_mutex_lock(&c->lock);
+    while (!c->stop) {
+        if (!c->wake) {
+            pthread_cond_wait(&c->cond, &c->lock);
+            continue;
+        }
+        c->wake = false;
+        pthread_mutex_unlock(&c->lock);
+        copy_log(c);
+        pthread_mutex_lock(&c->lock);
+    }
+    pthread_mutex_unlock(&c->lock);
+    return NULL;
+}
+
+struct sqlite_checkpointer *sqlite_checkpointer_start(const struct sqlite_home *home, struct err *e)
+{
+    struct sqlite_checkpointer *c = xzalloc(sizeof(*c));
+    pthread_attr_t attr;
+    int rc;
+
+    c->home = home;
+    c->h = sqlite_connect(home, SQLITE_CHECKPOINTER, e);
+    if (c->h == NULL) {
+        free(c);
+        return NULL;
+    }
+    pthread_mutex_init(&c->lock, NULL);
+    pthread_cond_init(&c->cond, NULL);
+    pthread_attr_init(&attr);
+    pthread_attr_setstacksize(&attr, (size_t)256 * 1024);
+    rc = pthread_create(&c->thread, &attr, checkpoint_thread, c);
+    pthread_attr_destroy(&attr);
+    if (rc != 0) {
+        err_set(e, ERR_UNAVAILABLE, "cannot start a thread: %s", strerror(rc));
+        sqlite3_close(c->h);
+        free(c);
+        return NULL;
+    }
+    return c;
+}
+
+void sqlite_checkpointer_stop(struct sqlite_checkpointer *c)
+{
+    if (c == NULL)
+        return;
+    pthread_mutex_lock(&c->lock);
+    c->stop = true;
+    pthread_cond_signal(&c->cond);
+    pthread_mutex_unlock(&c->lock);
+    pthread_join(c->thread, NULL);
+    if (c->h != NULL) {
+        (void)sqlite3_wal_checkpoint_v2(c->h, NULL, SQLITE_CHECKPOINT_TRUNCATE, NULL, NULL);
+        sqlite3_close(c->h);
+    }
+    pthread_cond_destroy(&c->cond);
+    pthread_mutex_destroy(&c->lock);
+    free(c);
+}
+
+static void start_log_anew(sqlite3 *writer)
+{
+    int rc;
+
+    sqlite3_busy_timeout(writer, FORCE_WAIT_MS);
+    rc = sqlite3_wal_checkpoint_v2(writer, NULL, SQLITE_CHECKPOINT_RESTART, NULL, NULL);
+    sqlite3_busy_timeout(writer, 10000);
+    if (rc != SQLITE_OK) /* the next commit tries again */
+        log_event(LOG_WARN, "store.wal_restart_failed", {"code", log_int(rc)});
+}
+
+void sqlite_checkpointer_note(struct sqlite_checkpointer *c, sqlite3 *writer, int frames)
+{
+    if (frames < c->noted)
+        c->noted = 0; /* the log was started anew */
+    if (frames >= FORCE_FRAMES) {
+        start_log_anew(writer);
+        return;
+    }
+    if (frames - c->noted < WAKE_FRAMES)
+        return;
+    c->noted = frames;
+    pthread_mutex_lock(&c->lock);
+    c->wake = true;
+    pthread_cond_signal(&c->cond);
+    pthread_mutex_unlock(&c->lock);
+}

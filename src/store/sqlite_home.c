@@ -1,0 +1,293 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Files and connections of a SQLite database. The lock is on a file of its own: closing any descriptor of the database
+ * file would drop the locks that SQLite itself holds on it. */
+#include "store/sqlite_home.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "store/sqlite_checkpoint.h"
+
+static const char MEMORY_PREFIX[] = "rebuno-memory-";
+
+struct sqlite_home {
+    struct buf path, lock_path, folder; /* owned, NUL-terminated; folder is empty unless in memory */
+    int lock_fd;
+    struct sqlite_checkpointer *checkpointer;
+};
+
+static const char *text(const struct buf *b)
+{
+    return b->p == NULL ? "" : b->p;
+}
+
+static void set_text(struct buf *b, const char *head, const char *tail)
+{
+    buf_clear(b);
+    buf_add_z(b, head);
+    buf_add_z(b, tail);
+    buf_add_byte(b, '\0');
+    ASSERT(!b->failed);
+}
+
+/* ---- the lock ---- */
+
+enum lock_result { LOCKED, LOCK_HELD, LOCK_ERROR };
+
+static enum lock_result lock_file(const char *path, int *fd)
+{
+    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+
+    *fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    if (*fd < 0)
+        return LOCK_ERROR;
+    if (fcntl(*fd, F_OFD_SETLK, &lock) == 0)
+        return LOCKED;
+    int why = errno;
+    close(*fd);
+    *fd = -1;
+    errno = why;
+    return why == EAGAIN || why == EACCES ? LOCK_HELD : LOCK_ERROR;
+}
+
+static bool take_lock(struct sqlite_home *home, struct err *e)
+{
+    switch (lock_file(text(&home->lock_path), &home->lock_fd)) {
+    case LOCKED:
+        return true;
+    case LOCK_HELD:
+        return err_set(e, ERR_CONFLICT,
+                       "the database %s is in use by another rebuno process (it holds %s); stop that one first, or "
+                       "give this one a database of its own",
+                       text(&home->path), text(&home->lock_path));
+    case LOCK_ERROR:
+        break;
+    }
+    if (errno == ENOENT)
+        return err_set(e, ERR_UNAVAILABLE, "the folder of the database %s does not exist; create it first",
+                       text(&home->path));
+    return err_set(e, ERR_UNAVAILABLE, "cannot open the lock file %s: %s", text(&home->lock_path), strerror(errno));
+}
+
+/* ---- in memory ---- */
+
+static void remove_files(const char *folder)
+{
+    DIR *dir = opendir(folder);
+    struct dirent *entry;
+
+    if (dir == NULL)
+        return;
+    while ((entry = readdir(dir)) != NULL)
+        if (entry->d_name[0] != '.')
+            (void)unlinkat(dirfd(dir), entry->d_name, 0);
+    closedir(dir);
+    (void)rmdir(folder);
+}
+
+/* A kernel that was killed could not remove its folder; nobody holds that folder's lock any more. */
+static void sweep_dead_folders(const char *parent)
+{
+    DIR *dir = opendir(parent);
+    struct dirent *entry;
+    struct buf folder = {0}, lock = {0};
+
+    if (dir == NULL)
+        return;
+    while ((entry = readdir(dir)) != NULL) {
+        struct stat st;
+        int fd;
+
+        if (strncmp(entry->d_name, MEMORY_PREFIX, sizeof(MEMORY_PREFIX) - 1) != 0)
+            continue;
+        set_text(&folder, parent, "/");
+        folder.n--;
+        buf_add_z(&folder, entry->d_name);
+        buf_add_byte(&folder, '\0');
+        set_text(&lock, text(&folder), "/rebuno.db.lock");
+        if (lstat(text(&folder), &st) != 0 || !S_ISDIR(st.st_mode) || st.st_uid != geteuid() ||
+            access(text(&lock), F_OK) != 0) /* no lock yet: it is being born */
+            continue;
+        if (lock_file(text(&lock), &fd) != LOCKED)
+            continue;
+        remove_files(text(&folder));
+        close(fd);
+    }
+    closedir(dir);
+    buf_free(&folder);
+    buf_free(&lock);
+}
+
+static bool make_memory_folder(struct sqlite_home *home, struct err *e)
+{
+    const char *parent = "/dev/shm";
+
+    if (access(parent, W_OK) != 0) {
+        parent = getenv("TMPDIR");
+        if (parent == NULL || parent[0] == '\0')
+            parent = "/tmp";
+    }
+    sweep_dead_folders(parent);
+    set_text(&home->folder, parent, "/");
+    home->folder.n--;
+    buf_add_z(&home->folder, MEMORY_PREFIX);
+    buf_add_z(&home->folder, "XXXXXX");
+    buf_add_byte(&home->folder, '\0');
+    if (mkdtemp(home->folder.p) == NULL) {
+        bool ok = err_set(e, ERR_UNAVAILABLE, "cannot create a temporary folder %s: %s", text(&home->folder),
+                          strerror(errno));
+
+        buf_clear(&home->folder);
+        return ok;
+    }
+    set_text(&home->path, text(&home->folder), "/rebuno.db");
+    return true;
+}
+
+/* ---- open, close ---- */
+
+static void configure_once(void)
+{
+    /* Statistics cost a global mutex at each allocation. Connections are never shared between threads. */
+    sqlite3_config(SQLITE_CONFIG_MEMSTATUS, 0);
+    sqlite3_config(SQLITE_CONFIG_MULTITHREAD);
+    sqlite3_initialize();
+}
+
+struct sqlite_home *sqlite_home_open(const char *path, struct err *e)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    struct sqlite_home *home = xzalloc(sizeof(*home));
+    bool ok = true;
+
+    (void)pthread_once(&once, configure_once);
+    home->lock_fd = -1;
+    if (path != NULL)
+        set_text(&home->path, path, "");
+    else
+        ok = make_memory_folder(home, e);
+    if (ok) {
+        set_text(&home->lock_path, text(&home->path), ".lock");
+        ok = take_lock(home, e);
+    }
+    if (!ok) {
+        sqlite_home_close(home);
+        return NULL;
+    }
+    return home;
+}
+
+bool sqlite_home_start(struct sqlite_home *home, struct err *e)
+{
+    home->checkpointer = sqlite_checkpointer_start(home, e);
+    return home->checkpointer != NULL;
+}
+
+void sqlite_home_committed(struct sqlite_home *home, sqlite3 *writer, int frames)
+{
+    if (home->checkpointer != NULL)
+        sqlite_checkpointer_note(home->checkpointer, writer, frames);
+}
+
+void sqlite_home_close(struct sqlite_home *home)
+{
+    if (home == NULL)
+        return;
+    sqlite_checkpointer_stop(home->checkpointer);
+    if (home->folder.n > 0)
+        remove_files(text(&home->folder));
+    if (home->lock_fd >= 0)
+        close(home->lock_fd); /* the file stays: removing it would let two newcomers lock different files */
+    buf_free(&home->path);
+    buf_free(&home->lock_path);
+    buf_free(&home->folder);
+    free(home);
+}
+
+/* ---- connections ---- */
+
+bool sqlite_error(sqlite3 *h, int rc, const char *what, struct err *e)
+{
+    int code = rc & 0xff, extended = h == NULL ? rc : sqlite3_extended_errcode(h);
+    const char *why = sqlite3_errstr(extended);
+    enum err_code as = ERR_UNAVAILABLE;
+
+    if (code == SQLITE_CONSTRAINT)
+        as = ERR_STORE_RACE;
+    else if (code == SQLITE_ERROR || code == SQLITE_MISUSE || code == SQLITE_TOOBIG || code == SQLITE_RANGE)
+        as = ERR_INTERNAL;
+    log_event(LOG_ERROR, "store.sqlite_error", {"what", str_of(what)}, {"code", log_int(extended)},
+              {"error", str_of(why)}, {"detail", str_of(h == NULL ? "" : sqlite3_errmsg(h))});
+    if (code == SQLITE_FULL)
+        return err_set(e, as, "the disk of the database is full");
+    return err_set(e, as, "the database failed: %s", why);
+}
+
+static bool pragma_is(sqlite3 *h, const char *sql, const char *want)
+{
+    sqlite3_stmt *stmt = NULL;
+    bool same = false;
+
+    if (sqlite3_prepare_v2(h, sql, -1, &stmt, NULL) == SQLITE_OK && sqlite3_step(stmt) == SQLITE_ROW) {
+        const unsigned char *got = sqlite3_column_text(stmt, 0);
+
+        same = got != NULL && strcmp((const char *)got, want) == 0;
+    }
+    sqlite3_finalize(stmt);
+    return same;
+}
+
+/* A setting that did not take would be a promise that is not kept: FULL is what makes a commit durable. */
+static bool settings_hold(sqlite3 *h, bool memory)
+{
+    return pragma_is(h, "PRAGMA journal_mode", "wal") && pragma_is(h, "PRAGMA synchronous", memory ? "0" : "2") &&
+           pragma_is(h, "PRAGMA foreign_keys", "1");
+}
+
+static bool apply_settings(sqlite3 *h, enum sqlite_role role, bool memory)
+{
+    static const char *const COMMON = "PRAGMA foreign_keys=ON; PRAGMA wal_autocheckpoint=0; PRAGMA temp_store=MEMORY;"
+                                      "PRAGMA trusted_schema=OFF;";
+    /* Erasing freed pages would write each of them once more; journal_mode is a property of the file, set first by the
+     * writer that creates it. */
+    static const char *const WRITE = "PRAGMA journal_mode=WAL; PRAGMA secure_delete=OFF;";
+    const char *cache = role == SQLITE_WRITER ? "PRAGMA cache_size=-1024" : "PRAGMA cache_size=-256";
+
+    sqlite3_busy_timeout(h, 10000);
+    sqlite3_extended_result_codes(h, 1);
+    if (sqlite3_exec(h, memory ? "PRAGMA synchronous=OFF" : "PRAGMA synchronous=FULL", NULL, NULL, NULL) != SQLITE_OK ||
+        sqlite3_exec(h, COMMON, NULL, NULL, NULL) != SQLITE_OK || sqlite3_exec(h, cache, NULL, NULL, NULL) != SQLITE_OK)
+        return false;
+    return role == SQLITE_READER || sqlite3_exec(h, WRITE, NULL, NULL, NULL) == SQLITE_OK;
+}
+
+sqlite3 *sqlite_connect(const struct sqlite_home *home, enum sqlite_role role, struct err *e)
+{
+    int flags = role == SQLITE_READER ? SQLITE_OPEN_READONLY : SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE;
+    bool memory = home->folder.n > 0;
+    sqlite3 *h = NULL;
+    int rc = sqlite3_open_v2(text(&home->path), &h, flags | SQLITE_OPEN_NOMUTEX, NULL);
+
+    if (rc == SQLITE_OK && !apply_settings(h, role, memory))
+        rc = sqlite3_errcode(h);
+    if (rc != SQLITE_OK) {
+        (void)sqlite_error(h, rc, "open", e);
+        if (rc != SQLITE_FULL)
+            err_set(e, ERR_UNAVAILABLE, "cannot open the database %s: %s", text(&home->path), sqlite3_errmsg(h));
+    } else if (!settings_hold(h, memory)) {
+        rc = SQLITE_ERROR;
+        err_set(e, ERR_UNAVAILABLE, "the database %s does not take the settings that make commits durable",
+                text(&home->path));
+    }
+    if (rc == SQLITE_OK)
+        return h;
+    sqlite3_close(h);
+    return NULL;
+}

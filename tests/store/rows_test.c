@@ -1,0 +1,608 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What is applied comes back as it was: every kind of row, on both databases with production settings. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#include "base/clock.h"
+#include "support/store_both.h"
+#include "support/store_fixture.h"
+
+static const struct str ODD = STR_INIT("a\0b\x01\xff\xfe ' \" \\ \xe2\x82\xac"); /* text of users may hold any byte */
+
+static void assert_str(struct str got, struct str want)
+{
+    assert_int_equal(str_present(got), str_present(want));
+    assert_int_equal(got.n, want.n);
+    if (want.n > 0)
+        assert_memory_equal(got.p, want.p, want.n);
+}
+
+/* ---- agents ---- */
+
+static struct agent *load_agent(struct fixture *f, const char *id, bool want_live)
+{
+    ws_need_agent(&f->ws, str_of(id), want_live);
+    fixture_load(f);
+    assert_true(ws_knows_agent(&f->ws, str_of(id)));
+    return ws_agent(&f->ws, str_of(id));
+}
+
+static void agent_round_trip(void **state)
+{
+    struct fixture f;
+    struct agent *a;
+
+    fixture_open(&f, *(enum fixture_kind *)*state);
+    assert_null(load_agent(&f, "full", false));
+    a = ws_new_agent(&f.ws, STR("full"));
+    a->webhook_url = STR("https://example.com/hook?x=1");
+    a->secret = ODD;
+    a->previous_secret = STR("old");
+    a->previous_secret_until = 123;
+    a->policy_bundle = STR("rules: []\n");
+    a->description = ODD;
+    a->input_schema = STR("{}");
+    a->output_schema = STR("null");
+    a->lease_timeout_us = 45;
+    a->registered_at = 678;
+    fixture_commit(&f);
+    fixture_reopen(&f);
+    a = load_agent(&f, "full", false);
+    assert_non_null(a);
+    assert_str(a->webhook_url, STR("https://example.com/hook?x=1"));
+    assert_str(a->secret, ODD);
+    assert_str(a->previous_secret, STR("old"));
+    assert_int_equal(a->previous_secret_until, 123);
+    assert_str(a->policy_bundle, STR("rules: []\n"));
+    assert_str(a->description, ODD);
+    assert_str(a->input_schema, STR("{}"));
+    assert_str(a->output_schema, STR("null"));
+    assert_int_equal(a->lease_timeout_us, 45);
+    assert_int_equal(a->registered_at, 678);
+    assert_false(a->live_known);
+    a->description = a->previous_secret = a->input_schema = STR_NONE;
+    a->previous_secret_until = a->lease_timeout_us = 0;
+    a->policy_bundle = STR("");
+    ws_touch_agent(&f.ws, a);
+    fixture_commit(&f);
+    a = load_agent(&f, "full", false);
+    assert_str(a->description, STR_NONE);
+    assert_str(a->previous_secret, STR_NONE);
+    assert_str(a->input_schema, STR_NONE);
+    assert_str(a->policy_bundle, STR(""));
+    assert_int_equal(a->lease_timeout_us, 0);
+    fixture_close(&f);
+}
+
+static void agent_removed_and_registered_anew(void **state)
+{
+    struct fixture f;
+    struct agent *a;
+
+    fixture_open(&f, *(enum fixture_kind *)*state);
+    fixture_agent(&f, "a");
+    a = load_agent(&f, "a", true);
+    assert_true(a->live_known);
+    assert_false(a->has_live);
+    a->removed = true;
+    ws_touch_agent(&f.ws, a);
+    a = ws_new_agent(&f.ws, STR("a"));
+    a->webhook_url = STR("http://new/");
+    a->secret = STR("s2");
+    a->registered_at = 9;
+    fixture_commit(&f);
+    a = load_agent(&f, "a", false);
+    assert_str(a->webhook_url, STR("http://new/"));
+    a->removed = true;
+    ws_touch_agent(&f.ws, a);
+    fixture_commit(&f);
+    assert_null(load_agent(&f, "a", false));
+    fixture_close(&f);
+}
+
+static void agent_has_live_executions(void **state)
+{
+    struct fixture f;
+    struct uuid id;
+    struct execution *x;
+
+    fixture_open(&f, *(enum fixture_kind *)*state);
+    fixture_agent(&f, "a");
+    fixture_agent(&f, "b");
+    fixture_load(&f);
+    x = fixture_execution(&f, "a");
+    id = x->id;
+    fixture_commit(&f);
+    ws_need_agent(&f.ws, STR("b"), true);
+    ws_need_agent(&f.ws, STR("a"), false); /* named twice: want_live wins */
+    assert_true(load_agent(&f, "a", true)->has_live);
+    assert_false(ws_agent(&f.ws, STR("b"))->has_live);
+    fixture_commit(&f);
+    x = fixture_get(&f, &id);
+    x->status = EXECUTION_COMPLETED;
+    ws_touch_execution(&f.ws, x);
+    ws_retire_dispatch(&f.ws, x);
+    fixture_commit(&f);
+    assert_false(load_agent(&f, "a", true)->has_live);
+    fixture_close(&f);
+}
+
+/* ---- executions ---- */
+
+static void execution_round_trip(void **state)
+{
+    struct fixture f;
+    struct uuid id, dispatch;
+    struct execution *x;
+    struct call_key calls[2] = {fixture_call(1), fixture_call(2)};
+    struct execution_view v;
+    struct err e = {0};
+    bool found;
+
+    fixture_open(&f, *(enum fixture_kind *)*state);
+    fixture_agent(&f, "a");
+    fixture_load(&f);
+    x = fixture_execution(&f, "a");
+    id = x->id;
+    dispatch = x->dispatch->id;
+    x->created_at = 1001;
+    x->deadline_at = 1002;
+    x->input = STR("{\"n\":1e2}");
+    x->idempotency_key = STR("key-1");
+    x->created_by = ODD;
+    x->on_behalf_of = STR("");
+    buf_add(&x->indeterminate, str_make(calls[0].b, sizeof(calls[0].b)));
+    fixture_commit(&f);
+    x = fixture_get(&f, &id);
+    assert_non_null(x);
+    assert_true(x->key != 0);
+    assert_str(x->agent_id, STR("a"));
+    assert_int_equal(x->status, EXECUTION_RUNNING);
+    assert_int_equal(x->created_at, 1001);
+    assert_int_equal(x->deadline_at, 1002);
+    assert_int_equal(x->ended_at, 0);
+    assert_int_equal(x->claim, 0);
+    assert_int_equal(x->owner, OWNER_NONE);
+    assert_true(uuid_is_nil(&x->owner_dispatch));
+    assert_true(x->tallies_complete);
+    assert_int_equal(x->indeterminate.n, sizeof(calls[0].b));
+    assert_true(uuid_eq(&x->dispatch->id, &dispatch));
+    fixture_claim(&f, x);
+    x->owner_attempt = 7;
+    buf_add(&x->indeterminate, str_make(calls[1].b, sizeof(calls[1].b)));
+    fixture_event(&f, x, "dispatch.acked\t\n");
+    fixture_commit(&f);
+    fixture_reopen(&f);
+    x = fixture_get(&f, &id);
+    assert_int_equal(x->claim, 1);
+    assert_int_equal(x->owner, OWNER_WORKING);
+    assert_true(uuid_eq(&x->owner_dispatch, &dispatch));
+    assert_int_equal(x->owner_attempt, 7);
+    assert_int_equal(x->last_seq, 2);
+    assert_int_equal(x->indeterminate.n, sizeof(calls));
+    assert_memory_equal(x->indeterminate.p, calls, sizeof(calls));
+    x->status = EXECUTION_FAILED;
+    x->failure_reason = ODD;
+    x->output = STR("null");
+    x->state = STR("");
+    x->ended_at = 2000;
+    x->owner = OWNER_NONE;
+    ws_touch_execution(&f.ws, x);
+    ws_retire_dispatch(&f.ws, x);
+    fixture_event(&f, x, "execution.failed\t\n");
+    fixture_commit(&f);
+    x = fixture_get(&f, &id);
+    assert_int_equal(x->status, EXECUTION_FAILED);
+    assert_int_equal(x->ended_at, 2000);
+    assert_null(x->dispatch);
+    assert_int_equal(x->last_seq, 3);
+    assert_true(store_read_execution(f.r, &id, &f.arena, &v, &found, &e));
+    assert_true(found);
+    assert_str(v.status, STR("failed"));
+    assert_str(v.input, STR("{\"n\":1e2}"));
+    assert_str(v.output, STR("null"));
+    assert_str(v.failure_reason, ODD);
+    assert_str(v.idempotency_key, STR("key-1"));
+    assert_str(v.created_by, ODD);
+    assert_str(v.on_behalf_of, STR(""));
+    assert_int_equal(v.created_at, 1001);
+    assert_int_equal(v.deadline_at, 1002);
+    assert_int_equal(v.last_seq, 3);
+    assert_true(v.updated_at > 2000); /* of the last event */
+    assert_str(v.dispatch_status, STR_NONE);
+    fixture_close(&f);
+}
+
+static void execution_every_status(void **state)
+{
+    struct fixture f;
+    struct uuid ids[6];
+
+    fixture_open(&f, *(enum fixture_kind *)*state);
+    fixture_agent(&f, "a");
+    fixture_load(&f);
+    for (unsigned s = 0; s < COUNT(ids); s++) {
+        struct execution *x = fixture_execution(&f, "a");
+
+        ids[s] = x->id;
+        x->status = (enum execution_status)s;
+    }
+    fixture_commit(&f);
+    for (unsigned s = 0; s < COUNT(ids); s++)
+        assert_int_equal(fixture_get(&f, &ids[s])->status, s);
+    fixture_close(&f);
+}
+
+static void request_keys(void **state)
+{
+    struct fixture f;
+    struct uuid id, got;
+    struct execution *x;
+
+    fixture_open(&f, *(enum fixture_kind *)*state);
+    fixture_agent(&f, "a");
+    fixture_load(&f);
+    x = fixture_execution(&f, "a");
+    x->idempotency_key = STR("k");
+    id = x->id;
+    fixture_commit(&f);
+    ws_need_request_key(&f.ws, STR("a"), STR("k"));
+    ws_need_request_key(&f.ws, STR("a"), STR("other"));
+    ws_need_request_key(&f.ws, STR("b"), STR("k"));
+    fixture_load(&f);
+    assert_true(ws_request_key(&f.ws, STR("a"), STR("k"), &got));
+    assert_true(uuid_eq(&got, &id));
+    assert_true(ws_knows_request_key(&f.ws, STR("a"), STR("other")));
+    assert_false(ws_request_key(&f.ws, STR("a"), STR("other"), &got));
+    assert_false(ws_request_key(&f.ws, STR("b"), STR("k"), &got));
+    fixture_close(&f);
+}
+
+/* Two writers race for one request key: the second is told to decide again. */
+static void request_key_taken(void **state)
+{
+    struct fixture f;
+    struct err e = {0};
+    bool unknown;
+
+    fixture_open(&f, *(enum fixture_kind *)*state);
+    fixture_agent(&f, "a");
+    fixture_load(&f);
+    fixture_execution(&f, "a")->idempotency_key = STR("k");
+    fixture_commit(&f);
+    fixture_load(&f);
+    fixture_execution(&f, "a")->idempotency_key = STR("k");
+    assert_false(store_commit(f.w, &f.ws, &unknown, &e));
+    assert_int_equal(e.code, ERR_STORE_RACE);
+    assert_false(unknown);
+    ws_clear(&f.ws);
+    fixture_load(&f); /* the writer is as good as before */
+    fixture_execution(&f, "a")->idempotency_key = STR("k2");
+    fixture_commit(&f);
+    fixture_close(&f);
+}
+
+/* ---- dispatches ---- */
+
+static void dispatch_round_trip(void **state)
+{
+    struct fixture f;
+    struct uuid id, first, second, unknown_id = {{1}}, got;
+    struct execution *x;
+    struct dispatch *d;
+
+    fixture_open(&f, *(enum fixture_kind *)*state);
+    fixture_agent(&f, "a");
+    fixture_load(&f);
+    x = fixture_execution(&f, "a");
+    id = x->id;
+    first = x->dispatch->id;
+    fixture_commit(&f);
+    x = fixture_get(&f, &id);
+    d = x->dispatch;
+    assert_true(d->key != 0);
+    d->attempt = 3;
+    d->charged = 2;
+    d->charged_since = 11;
+    d->due_at = 12;
+    d->lease_us = 13;
+    d->grace_until = 14;
+    d->status = DISPATCH_CLAIMED;
+    ws_touch_dispatch(&f.ws, x);
+    ws_touch_execution(&f.ws, x);
+    fixture_commit(&f);
+    fixture_reopen(&f);
+    x = fixture_get(&f, &id);
+    d = x->dispatch;
+    assert_int_equal(d->attempt, 3);
+    assert_int_equal(d->charged, 2);
+    assert_int_equal(d->charged_since, 11);
+    assert_int_equal(d->due_at, 12);
+    assert_int_equal(d->lease_us, 13);
+    assert_int_equal(d->grace_until, 14);
+    assert_int_equal(d->status, DISPATCH_CLAIMED);
+    /* touched, retired and replaced in one group */
+    ws_touch_dispatch(&f.ws, x);
+    ws_retire_dispatch(&f.ws, x);
+    second = fixture_uuid(&f);
+    d = ws_new_dispatch(&f.ws, x, &second);
+    d->status = DISPATCH_QUEUED;
+    fixture_commit(&f);
+    x = fixture_get(&f, &id);
+    assert_true(uuid_eq(&x->dispatch->id, &second));
+    ws_need_dispatch(&f.ws, &first);
+    ws_need_dispatch(&f.ws, &second);
+    ws_need_dispatch(&f.ws, &unknown_id);
+    fixture_load(&f);
+    assert_true(ws_dispatch_execution(&f.ws, &first, &got)); /* retired, yet known */
+    assert_true(uuid_eq(&got, &id));
+    assert_true(ws_dispatch_execution(&f.ws, &second, &got));
+    assert_true(ws_knows_dispatch(&f.ws, &unknown_id));
+    assert_false(ws_dispatch_execution(&f.ws, &unknown_id, &got));
+    fixture_close(&f);
+}
+
+static void dispatch_born_and_retired_in_one_group(void **state)
+{
+    struct fixture f;
+    struct uuid id;
+    struct execution *x;
+
+    fixture_open(&f, *(enum fixture_kind *)*state);
+    fixture_agent(&f, "a");
+    fixture_load(&f);
+    x = fixture_execution(&f, "a");
+    id = x->id;
+    x->status = EXECUTION_CANCELLED;
+    ws_retire_dispatch(&f.ws, x);
+    fixture_commit(&f);
+    x = fixture_get(&f, &id);
+    assert_int_equal(x->status, EXECUTION_CANCELLED);
+    assert_null(x->dispatch);
+    fixture_close(&f);
+}
+
+/* ---- steps and events ---- */
+
+static struct step *load_step(struct fixture *f, const struct uuid *execution, const struct hash *id)
+{
+    ws_need_step(&f->ws, execution, id);
+    fixture_load(f);
+    assert_true(ws_knows_step(&f->ws, id));
+    return ws_step(&f->ws, id);
+}
+
+static void step_round_trip(void **state)
+{
+    struct fixture f;
+    struct uuid id;
+    struct hash h = fixture_hash(1), absent = fixture_hash(2);
+    struct execution *x;
+    struct step *s;
+
+    fixture_open(&f, *(enum fixture_kind *)*state);
+    fixture_agent(&f, "a");
+    fixture_load(&f);
+    x = fixture_execution(&f, "a");
+    id = x->id;
+    s = fixture_step(&f, x, &h, STR("[1.0]"));
+    free((void *)(uintptr_t)s->target.p);
+    s->target = str_make(xstrdup(ODD), ODD.n);
+    s->kind = KIND_LOCAL;
+    s->occurrence = 5;
+    s->claim = 6;
+    s->created_at = 21;
+    s->started_at = 22;
+    fixture_commit(&f);
+    fixture_reopen(&f);
+    s = load_step(&f, &id, &h); /* brings its execution */
+    assert_non_null(s);
+    assert_ptr_equal(s->execution, ws_execution(&f.ws, &id));
+    assert_str(s->target, ODD);
+    assert_int_equal(s->kind, KIND_LOCAL);
+    assert_int_equal(s->occurrence, 5);
+    assert_int_equal(s->status, STEP_EXECUTING);
+    assert_int_equal(s->idempotency, AT_MOST_ONCE);
+    assert_int_equal(s->claim, 6);
+    assert_int_equal(s->created_at, 21);
+    assert_int_equal(s->started_at, 22);
+    assert_int_equal(s->completed_at, 0);
+    assert_str(s->result, STR_NONE);
+    assert_str(s->error, STR_NONE);
+    s->status = STEP_FAILED;
+    s->error = STR("null");
+    s->rule_id = ODD;
+    s->completed_at = 23;
+    ws_touch_step(&f.ws, s);
+    ws_step_left_live(s);
+    fixture_commit(&f);
+    s = load_step(&f, &id, &h);
+    assert_int_equal(s->status, STEP_FAILED);
+    assert_str(s->error, STR("null"));
+    assert_str(s->result, STR_NONE);
+    assert_str(s->rule_id, ODD);
+    assert_int_equal(s->completed_at, 23);
+    assert_null(load_step(&f, &id, &absent));
+    fixture_close(&f);
+}
+
+static void step_every_status(void **state)
+{
+    struct fixture f;
+    struct uuid id;
+    struct execution *x;
+
+    fixture_open(&f, *(enum fixture_kind *)*state);
+    fixture_agent(&f, "a");
+    fixture_load(&f);
+    x = fixture_execution(&f, "a");
+    id = x->id;
+    for (unsigned i = 0; i < 8 * 3; i++) {
+        struct hash h = fixture_hash(i);
+        struct step *s = fixture_step(&f, x, &h, STR_NONE);
+
+        s->status = (enum step_status)(i % 8);
+        s->kind = (enum step_kind)(i % 3);
+        s->idempotency = (enum idempotency)(i % 2);
+        if (step_status_is_terminal(s->status))
+            ws_step_left_live(s);
+    }
+    fixture_commit(&f);
+    for (unsigned i = 0; i < 8 * 3; i++) {
+        struct hash h = fixture_hash(i);
+        struct step *s = load_step(&f, &id, &h);
+
+        assert_int_equal(s->status, i % 8);
+        assert_int_equal(s->kind, i % 3);
+        assert_int_equal(s->idempotency, i % 2);
+    }
+    fixture_commit(&f);
+    fixture_reopen(&f);
+    ws_need_live_steps(&f.ws, &id);
+    fixture_load(&f);
+    x = ws_execution(&f.ws, &id);
+    assert_true(x->live_known);
+    assert_int_equal(x->n_live, 4 * 3);
+    for (size_t i = 1; i < x->n_live; i++)
+        assert_true(x->live[i - 1]->key < x->live[i]->key);
+    fixture_close(&f);
+}
+
+static void last_seq_comes_from_the_log(void **state)
+{
+    struct fixture f;
+    struct uuid id;
+    struct execution *x;
+
+    fixture_open(&f, *(enum fixture_kind *)*state);
+    fixture_agent(&f, "a");
+    fixture_load(&f);
+    x = fixture_execution(&f, "a");
+    id = x->id;
+    fixture_commit(&f);
+    for (int i = 0; i < 5; i++) {
+        x = fixture_get(&f, &id);
+        fixture_event(&f, x, "a\t\nb\t\nc\t\n"); /* the row of the execution is not touched */
+        fixture_commit(&f);
+    }
+    fixture_reopen(&f);
+    assert_int_equal(fixture_get(&f, &id)->last_seq, 16);
+    fixture_close(&f);
+}
+
+/* ---- a group ---- */
+
+static void group_of_many_executions(void **state)
+{
+    enum { N = 64, STEPS = 5 };
+    struct fixture f;
+    struct uuid ids[N];
+
+    fixture_open(&f, *(enum fixture_kind *)*state);
+    fixture_agent(&f, "a");
+    fixture_load(&f);
+    for (size_t i = 0; i < N; i++) {
+        struct execution *x = fixture_execution(&f, "a");
+
+        ids[i] = x->id;
+        fixture_claim(&f, x);
+    }
+    fixture_commit(&f);
+    for (unsigned s = 0; s < STEPS; s++) {
+        for (size_t i = 0; i < N; i++) {
+            struct tally_ref ref = {.execution_id = ids[i], .call = fixture_call(s % 2)};
+
+            ws_need_tally(&f.ws, &ref);
+        }
+        fixture_load(&f);
+        for (size_t i = 0; i < N; i++) {
+            struct hash h = fixture_hash(i * 1000 + s);
+            struct step *step = fixture_step(&f, ws_execution(&f.ws, &ids[i]), &h, STR("{}"));
+
+            fixture_count(&f, step->execution, s % 2, NULL, &h);
+            if (s % 2 == 0)
+                fixture_settle(&f, step, STR("true"));
+        }
+        fixture_commit(&f);
+    }
+    fixture_reopen(&f);
+    for (size_t i = 0; i < N; i++) {
+        struct tally_ref ref = {.execution_id = ids[i], .call = fixture_call(0)};
+
+        ws_need_live_steps(&f.ws, &ids[i]);
+        ws_need_tally(&f.ws, &ref);
+    }
+    fixture_load(&f);
+    for (size_t i = 0; i < N; i++) {
+        struct execution *x = ws_execution(&f.ws, &ids[i]);
+        struct call_key call = fixture_call(0);
+
+        assert_int_equal(x->n_live, STEPS / 2);
+        assert_int_equal(x->last_seq, 1 + STEPS * 3 + (STEPS + 1) / 2);
+        assert_int_equal(ws_tally(x, &call), (STEPS + 1) / 2);
+    }
+    fixture_close(&f);
+}
+
+static void absent_rows_are_facts(void **state)
+{
+    struct fixture f;
+    struct uuid id = {{7}};
+    struct hash h = fixture_hash(3);
+    struct tally_ref ref = {.execution_id = id, .has_key = true};
+
+    fixture_open(&f, *(enum fixture_kind *)*state);
+    ws_need_execution(&f.ws, &id);
+    ws_need_step(&f.ws, &id, &h);
+    ws_need_tally(&f.ws, &ref);
+    ws_need_live_steps(&f.ws, &id);
+    fixture_load(&f);
+    assert_true(ws_knows_execution(&f.ws, &id));
+    assert_null(ws_execution(&f.ws, &id));
+    assert_true(ws_knows_step(&f.ws, &h));
+    assert_null(ws_step(&f.ws, &h));
+    assert_false(ws_has_needs(&f.ws));
+    fixture_commit(&f);
+    fixture_close(&f);
+}
+
+static void abandoned_changes_are_gone(void **state)
+{
+    struct fixture f;
+    struct uuid id;
+
+    fixture_open(&f, *(enum fixture_kind *)*state);
+    fixture_agent(&f, "a");
+    fixture_load(&f);
+    id = fixture_execution(&f, "a")->id;
+    store_abandon(f.w);
+    ws_clear(&f.ws);
+    assert_null(fixture_get(&f, &id));
+    fixture_close(&f);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        ON_BOTH(agent_round_trip),
+        ON_BOTH(agent_removed_and_registered_anew),
+        ON_BOTH(agent_has_live_executions),
+        ON_BOTH(execution_round_trip),
+        ON_BOTH(execution_every_status),
+        ON_BOTH(request_keys),
+        ON_BOTH(request_key_taken),
+        ON_BOTH(dispatch_round_trip),
+        ON_BOTH(dispatch_born_and_retired_in_one_group),
+        ON_BOTH(step_round_trip),
+        ON_BOTH(step_every_status),
+        ON_BOTH(last_seq_comes_from_the_log),
+        ON_BOTH(group_of_many_executions),
+        ON_BOTH(absent_rows_are_facts),
+        ON_BOTH(abandoned_changes_are_gone),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
