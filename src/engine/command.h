@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * A command: one write, decided by one rule. Plain data; who submits it owns it and gets it back through `done`. */
+#ifndef ENGINE_COMMAND_H
+#define ENGINE_COMMAND_H
+
+#include "base/queue.h"
+#include "kernel/agent.h"
+#include "kernel/dispatch.h"
+#include "kernel/execution.h"
+#include "kernel/step.h"
+
+enum command_type {
+    COMMAND_CREATE,
+    COMMAND_CANCEL,
+    COMMAND_FINISH,
+    COMMAND_SUBMIT,
+    COMMAND_SETTLE,
+    COMMAND_DELTA,
+    COMMAND_HEARTBEAT,
+    COMMAND_RELEASE,
+    COMMAND_SUSPEND,
+    COMMAND_AGENT_REGISTER,
+    COMMAND_AGENT_DESCRIBE,
+    COMMAND_AGENT_REMOVE,
+    COMMAND_CLAIM,
+    COMMAND_DELIVERED,
+    COMMAND_RETURN,
+    COMMAND_RECOVER,
+    COMMAND_RECLAIM,
+};
+
+struct delivery { /* COMMAND_CLAIM, _DELIVERED, _RETURN */
+    struct dispatch_ref ref;
+    struct str agent_id; /* claims */
+    bool acked;          /* _DELIVERED */
+};
+
+struct command {
+    struct queue_node node; /* the queue's; must be first */
+    enum command_type type;
+    union {
+        struct execution_creation create;
+        struct execution_cancellation cancel;
+        struct execution_finish finish;
+        struct step_submission submit;
+        struct step_outcome settle;
+        struct step_delta delta;
+        struct lease_call lease; /* heartbeat, release, suspend */
+        struct agent_registration agent_register;
+        struct agent_description agent_describe;
+        struct str agent_remove;
+        struct delivery delivery;
+        struct {
+            struct uuid execution_id;
+            bool at_start;
+        } recover;
+        struct uuid reclaim;
+    } in;
+    /* Filled when verdict is VERDICT_DONE. Slices live in `arena`. */
+    union {
+        struct execution_created created;
+        struct step_answer step; /* submit, settle */
+        bool suspended;
+        bool reclaimed;
+        struct dispatch_claimed claimed;
+    } out;
+    enum verdict verdict; /* DONE, or REFUSED with `err` (also when the store is unavailable) */
+    struct err err;
+    struct arena *arena; /* borrowed: takes copies of the answer's slices; nobody else may use it meanwhile */
+    size_t bytes;        /* of its payloads: a group is bounded in bytes too */
+    /* After the commit, on the executor's thread: hand the news on and return; it must not block. May free the command. */
+    void (*done)(struct command *cmd);
+    void *ctx;
+    int64_t queued_us; /* set by engine_submit */
+};
+
+#endif

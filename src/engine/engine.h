@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The executor: takes the commands that have gathered, loads, decides, applies, commits, and only then lets anyone know.
+ * Groups form with no timer: while one group is synced the next one gathers. SQLite has one executor; Postgres has a few,
+ * and a command goes to the one its execution hashes to. Also the background work that time causes: leases that run out,
+ * deadlines, recovery at the start, housekeeping. */
+#ifndef ENGINE_ENGINE_H
+#define ENGINE_ENGINE_H
+
+#include "engine/command.h"
+#include "store/store.h"
+
+#include <stdatomic.h>
+
+struct engine;
+
+/* What others want to know after a commit. Called on an executor's thread: hand on and return. Each may be NULL. */
+struct engine_signals {
+    void *ctx;
+    void (*dispatches_queued)(void *ctx); /* some dispatch may be due (now or later) */
+    /* New events of this execution are there to be read; `ended`: it has reached a terminal status. Also called for what
+     * other kernels on the same database did. */
+    void (*events)(void *ctx, const struct uuid *execution_id, bool ended);
+    void (*agent_changed)(void *ctx, struct str agent_id); /* registered, rotated, removed: forget what is cached */
+};
+
+struct engine_options {
+    struct store *store;                   /* borrowed */
+    const struct kernel_settings *settings; /* borrowed */
+    unsigned executors;                     /* 0: 1 on SQLite; on Postgres by cores */
+    int64_t deadline_check_interval_us;     /* 0: 30 s */
+    struct engine_signals signals;
+};
+
+struct engine *engine_new(const struct engine_options *opt, struct err *e); /* opens writers; starts nothing */
+MUST_USE bool engine_start(struct engine *en, struct err *e);
+/* Any thread. `done` will be called exactly once. */
+void engine_submit(struct engine *en, struct command *cmd);
+/* Submits and waits. For boot and tests; never on an HTTP or executor thread. */
+void engine_run(struct engine *en, struct command *cmd);
+/* The last write succeeded, or a probe since then did. Any thread. */
+bool engine_writable(const struct engine *en);
+struct store *engine_store(const struct engine *en);
+/* Finishes what is queued, then stops the threads. Nobody may submit any more. */
+void engine_stop(struct engine *en);
+void engine_free(struct engine *en);
+
+/* Counted after the commit; read by metrics. */
+struct engine_stats {
+    atomic_uint_fast64_t groups, commands, created, completed, failed, cancelled;
+    atomic_uint_fast64_t submitted[3]; /* by enum step_kind */
+    atomic_uint_fast64_t replay_hit, replay_miss;
+    atomic_uint_fast64_t allowed, denied; /* policy decisions */
+    atomic_uint_fast64_t claimed, acked, delivery_failed, reclaimed, discarded;
+    atomic_uint_fast64_t worker_errors;
+    atomic_int_fast64_t waiting; /* commands submitted and not answered */
+};
+const struct engine_stats *engine_stats(const struct engine *en);
+
+#endif

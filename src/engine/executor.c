@@ -1,0 +1,487 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The turn of an executor: gather, load, decide, apply, commit, tell.
+ *
+ * Failures. A race with another kernel: the group is loaded and decided again, the second time command by command, so
+ * that none can fail its neighbours. A store that cannot be written: SQLite answers at once (503) and tries again when
+ * there may be room; Postgres is waited for, five seconds from when each command came. */
+#include "engine/executor.h"
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "engine/decide.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+enum {
+    GROUP_MAX = 512,              /* commands a transaction */
+    GROUP_BYTES = 16 << 20,       /* of payloads a transaction */
+    ROUNDS_MAX = 3,               /* loads after which a command is decided in a group of its own */
+    RACES_MAX = 20,               /* times that one command alone may lose to other kernels */
+    RECLAIMS_A_SWEEP = 1000,
+};
+static const int64_t RECOVERY_PAUSE_US = 100 * US_PER_MS;
+static const int64_t PATIENCE_US = 5 * US_PER_S;
+
+enum outcome {
+    GROUP_OK,
+    GROUP_RACE,  /* nothing happened; decide again */
+    GROUP_SPLIT, /* nothing happened; decide one by one */
+    GROUP_DOWN,  /* nothing happened; the store cannot be used (err) */
+    GROUP_LOST,  /* the commit's fate is unknown (err) */
+};
+
+/* ---- answering ---- */
+
+static void finish(struct executor *x, struct command *cmd)
+{
+    atomic_fetch_sub_explicit(&x->engine->stats.waiting, 1, memory_order_relaxed);
+    cmd->done(cmd);
+}
+
+static void fail_all(struct executor *x, struct command **cmds, size_t n, const struct err *e)
+{
+    for (size_t i = 0; i < n; i++) {
+        cmds[i]->verdict = VERDICT_REFUSED;
+        cmds[i]->err = *e;
+        if (e->code == ERR_STORE_RACE)
+            err_set(&cmds[i]->err, ERR_UNAVAILABLE, "too many kernels at once wanted this row; try again");
+        finish(x, cmds[i]);
+    }
+}
+
+static void add(atomic_uint_fast64_t *counter, uint64_t n)
+{
+    atomic_fetch_add_explicit(counter, n, memory_order_relaxed);
+}
+
+static void count_step(struct engine_stats *st, const struct command *cmd)
+{
+    const struct step_answer *a = &cmd->out.step;
+
+    add(&st->submitted[cmd->in.submit.kind], 1);
+    if (a->decision == DECISION_REPLAY)
+        add(&st->replay_hit, 1);
+    else
+        add(&st->replay_miss, 1);
+    if (a->decision == DECISION_PROCEED)
+        add(&st->allowed, 1);
+    else if (a->decision == DECISION_DENIED)
+        add(&st->denied, 1);
+}
+
+static void count(struct engine_stats *st, const struct command *cmd)
+{
+    if (cmd->verdict != VERDICT_DONE)
+        return;
+    if (cmd->type == COMMAND_SUBMIT)
+        count_step(st, cmd);
+    else if (cmd->type == COMMAND_CREATE && !cmd->out.created.existing)
+        add(&st->created, 1);
+    else if (cmd->type == COMMAND_CANCEL)
+        add(&st->cancelled, 1);
+    else if (cmd->type == COMMAND_FINISH)
+        add(cmd->in.finish.failed ? &st->failed : &st->completed, 1);
+    else if (cmd->type == COMMAND_CLAIM && cmd->out.claimed.claimed)
+        add(&st->claimed, 1);
+    else if (cmd->type == COMMAND_DELIVERED)
+        add(cmd->in.delivery.acked ? &st->acked : &st->delivery_failed, 1);
+    else if (cmd->type == COMMAND_RECLAIM && cmd->out.reclaimed)
+        add(&st->reclaimed, 1);
+}
+
+/* ---- signals ---- */
+
+struct news {
+    bool dispatches;
+};
+
+static void gather_news(struct executor *x, struct news *news)
+{
+    const struct changes *c = &x->ws.changes;
+
+    x->n_touched = 0;
+    news->dispatches = false;
+    if (x->cap_touched < c->transitions.n) {
+        x->cap_touched = c->transitions.n * 2;
+        x->touched = xrealloc(x->touched, x->cap_touched * sizeof(x->touched[0]));
+    }
+    for (size_t i = 0; i < c->transitions.n; i++) {
+        const struct execution *exec = c->transitions.at[i]->execution;
+
+        if (exec->transition != c->transitions.at[i])
+            continue; /* not the last of its execution: one signal is enough */
+        x->touched[x->n_touched].id = exec->id;
+        x->touched[x->n_touched++].ended = execution_status_is_terminal(exec->status);
+    }
+    for (size_t i = 0; i < c->dispatches.n; i++) {
+        const struct dispatch *d = c->dispatches.at[i]->dispatch;
+
+        news->dispatches |= d != NULL && d->status == DISPATCH_QUEUED;
+    }
+}
+
+static void tell_agents(struct executor *x, struct command **cmds, size_t n)
+{
+    const struct engine_signals *s = &x->engine->signals;
+
+    for (size_t i = 0; i < n; i++) {
+        struct str id = STR_NONE;
+        struct store_note note = {.kind = 'a'};
+
+        if (cmds[i]->verdict != VERDICT_DONE)
+            continue;
+        if (cmds[i]->type == COMMAND_AGENT_REGISTER)
+            id = cmds[i]->in.agent_register.id;
+        else if (cmds[i]->type == COMMAND_AGENT_REMOVE)
+            id = cmds[i]->in.agent_remove;
+        if (!str_present(id))
+            continue;
+        if (s->agent_changed != NULL)
+            s->agent_changed(s->ctx, id);
+        note.text = id;
+        store_notify(x->engine->store, &note, 1);
+    }
+}
+
+static void tell(struct executor *x, const struct news *news)
+{
+    const struct engine_signals *s = &x->engine->signals;
+    bool others = !store_is_sqlite(x->engine->store);
+
+    if (news->dispatches && s->dispatches_queued != NULL)
+        s->dispatches_queued(s->ctx);
+    if (news->dispatches && others)
+        store_notify(x->engine->store, &(struct store_note){.kind = 'd'}, 1);
+    for (size_t i = 0; i < x->n_touched; i++) {
+        if (s->events != NULL)
+            s->events(s->ctx, &x->touched[i].id, x->touched[i].ended);
+        if (others) {
+            struct store_note note = {.kind = 'e', .id = x->touched[i].id};
+
+            store_notify(x->engine->store, &note, 1);
+        }
+    }
+}
+
+/* ---- one group ---- */
+
+/* Rows that lock were asked for after others were locked: all must be named at once, so that locks are only ever taken
+ * in one order. */
+static bool needs_locks(const struct need *need)
+{
+    return need->agents.n + need->executions.n > 0;
+}
+
+static enum outcome load_outcome(const struct err *e)
+{
+    return e->code == ERR_STORE_RACE ? GROUP_RACE : GROUP_DOWN;
+}
+
+/* Decides until nothing is needed. On SQLite the one writer holds everything, so later rounds may name anything. */
+static enum outcome decide_group(struct executor *x, struct command **cmds, size_t n, struct err *e)
+{
+    struct working_set *ws = &x->ws;
+
+    for (size_t i = 0; i < n; i++)
+        command_names(ws, cmds[i]);
+    if (!store_load(x->writer, ws, e))
+        return load_outcome(e);
+    for (size_t i = 0; i < n; i++)
+        cmds[i]->verdict = VERDICT_NEED;
+    for (int round = 0;; round++) {
+        size_t undecided = 0;
+
+        for (size_t i = 0; i < n; i++) {
+            if (cmds[i]->verdict != VERDICT_NEED)
+                continue;
+            command_decide(ws, cmds[i]);
+            undecided += cmds[i]->verdict == VERDICT_NEED;
+        }
+        if (undecided == 0)
+            return GROUP_OK;
+        ASSERT(ws_has_needs(ws));
+        if (n > 1 && (round == ROUNDS_MAX || (!ws->keep_leased && needs_locks(&ws->need))))
+            return GROUP_SPLIT;
+        ASSERT(round < 64); /* each round names something that the set does not know yet */
+        if (!store_load(x->writer, ws, e))
+            return load_outcome(e);
+    }
+}
+
+static enum outcome commit_group(struct executor *x, struct command **cmds, size_t n, struct news *news,
+                                 struct err *e)
+{
+    bool unknown = false;
+
+    gather_news(x, news);
+    for (size_t i = 0; i < n; i++) {
+        if (!command_keep_answer(cmds[i])) { /* before anything is durable, so that it can still be refused */
+            err_set(e, ERR_INTERNAL, "out of memory");
+            return n > 1 ? GROUP_SPLIT : GROUP_DOWN;
+        }
+    }
+    if (store_commit(x->writer, &x->ws, &unknown, e))
+        return GROUP_OK;
+    if (unknown)
+        return GROUP_LOST;
+    return e->code == ERR_STORE_RACE ? GROUP_RACE : GROUP_DOWN;
+}
+
+static enum outcome try_group(struct executor *x, struct command **cmds, size_t n, struct err *e)
+{
+    struct news news;
+    enum outcome o = decide_group(x, cmds, n, e);
+
+    if (o == GROUP_OK)
+        o = commit_group(x, cmds, n, &news, e);
+    if (o != GROUP_OK) {
+        store_abandon(x->writer);
+        ws_clear(&x->ws);
+        if (x->ws.keep_leased) /* the leases went with the set; they must be loaded to run out */
+            atomic_store(&x->engine->reload_leased, true);
+        return o;
+    }
+    add(&x->engine->stats.groups, 1);
+    add(&x->engine->stats.commands, n);
+    tell(x, &news);
+    tell_agents(x, cmds, n);
+    for (size_t i = 0; i < n; i++) {
+        count(&x->engine->stats, cmds[i]);
+        finish(x, cmds[i]);
+    }
+    ws_end_group(&x->ws);
+    return GROUP_OK;
+}
+
+/* ---- when the store is away ---- */
+
+static void set_writable(struct executor *x, bool writable, const struct err *e)
+{
+    if (atomic_exchange(&x->engine->writable, writable) == writable)
+        return;
+    if (writable)
+        log_fields(LOG_INFO, "store.available", NULL, 0);
+    else
+        log_event(LOG_ERROR, "store.unavailable", {"error", str_of(e->message)});
+}
+
+/* Tries once, not more often than the pause allows. */
+static bool recover(struct executor *x, struct err *e)
+{
+    int64_t now = clock_mono_us();
+
+    if (now < x->next_recovery_us)
+        return err_set(e, ERR_UNAVAILABLE, "the store is unavailable; try again in a moment");
+    if (store_writer_recover(x->writer, e)) {
+        x->broken = false;
+        set_writable(x, true, NULL);
+        return true;
+    }
+    x->next_recovery_us = clock_mono_us() + RECOVERY_PAUSE_US;
+    return false;
+}
+
+/* Postgres may come back within the patience of whoever waits; a full disk will not. */
+static bool wait_for_store(struct executor *x, int64_t since_us, struct err *e)
+{
+    while (!recover(x, e)) {
+        int64_t now = clock_mono_us();
+        struct timespec pause = {0, 20 * 1000 * 1000};
+
+        if (x->ws.keep_leased || now - since_us >= PATIENCE_US || atomic_load(&x->stopping))
+            return false;
+        nanosleep(&pause, NULL);
+    }
+    return true;
+}
+
+static void run_alone(struct executor *x, struct command *cmd)
+{
+    struct err e = {0};
+
+    for (int races = 0; races < RACES_MAX;) {
+        enum outcome o;
+
+        if (x->broken && !wait_for_store(x, cmd->queued_us, &e))
+            break;
+        o = try_group(x, &cmd, 1, &e);
+        if (o == GROUP_OK)
+            return;
+        if (o == GROUP_LOST) {
+            snprintf(e.details, sizeof(e.details), "{\"outcome\":\"unknown\"}");
+            x->broken = true;
+            break;
+        }
+        if (o == GROUP_DOWN) {
+            x->broken = true;
+            set_writable(x, e.code != ERR_UNAVAILABLE, &e);
+            if (x->ws.keep_leased || e.code != ERR_UNAVAILABLE)
+                break;
+        } else {
+            races++;
+        }
+    }
+    fail_all(x, &cmd, 1, &e);
+}
+
+static void run_group(struct executor *x, struct command **cmds, size_t n)
+{
+    struct err e = {0};
+    enum outcome o = GROUP_SPLIT;
+
+    if (!x->broken || wait_for_store(x, cmds[0]->queued_us, &e)) {
+        o = try_group(x, cmds, n, &e);
+    } else if (x->ws.keep_leased) {
+        fail_all(x, cmds, n, &e);
+        return;
+    }
+    if (o == GROUP_OK)
+        return;
+    if (o == GROUP_LOST) { /* each may or may not have happened */
+        snprintf(e.details, sizeof(e.details), "{\"outcome\":\"unknown\"}");
+        x->broken = true;
+        fail_all(x, cmds, n, &e);
+        return;
+    }
+    if (o == GROUP_DOWN) {
+        x->broken = true;
+        x->next_recovery_us = 0; /* what is too large for the disk must not fail what fits */
+    }
+    for (size_t i = 0; i < n; i++)
+        run_alone(x, cmds[i]);
+}
+
+/* ---- work between groups ---- */
+
+static void reclaim_done(struct command *cmd)
+{
+    free(cmd);
+}
+
+static void sweep(struct executor *x)
+{
+    struct uuid *ids;
+    size_t n;
+    struct err e;
+
+    if (!store_expired_leases(x->writer, &x->ws, RECLAIMS_A_SWEEP, &x->scratch, &ids, &n, &e)) {
+        add(&x->engine->stats.worker_errors, 1);
+        x->broken = true;
+        n = 0;
+    }
+    for (size_t i = 0; i < n; i++) {
+        struct command *cmd = xzalloc(sizeof(*cmd));
+
+        cmd->type = COMMAND_RECLAIM;
+        cmd->in.reclaim = ids[i];
+        cmd->done = reclaim_done;
+        engine_submit(x->engine, cmd);
+    }
+    arena_reset(&x->scratch);
+}
+
+static void tidy(struct executor *x)
+{
+    bool more = false;
+    struct err e;
+
+    if (!store_tidy(x->writer, &x->ws, &more, &e)) {
+        add(&x->engine->stats.worker_errors, 1);
+        log_event(LOG_WARN, "store.tidy_failed", {"error", str_of(e.message)});
+    }
+    if (more) /* the next slice, after the commands that have come meanwhile */
+        atomic_store(&x->tidy_due, true);
+}
+
+static void between_groups(struct executor *x)
+{
+    struct err e;
+
+    if (x->broken && !recover(x, &e))
+        return;
+    if (atomic_exchange(&x->sweep_due, false))
+        sweep(x);
+    if (atomic_exchange(&x->tidy_due, false))
+        tidy(x);
+}
+
+static struct queue_node *run_gathered(struct executor *x, struct queue_node *node)
+{
+    size_t n = 0, bytes = 0;
+
+    while (node != NULL && n < GROUP_MAX) {
+        struct command *cmd = (struct command *)node;
+
+        if (n > 0 && bytes + cmd->bytes > GROUP_BYTES)
+            break;
+        bytes += cmd->bytes;
+        node = node->next;
+        x->group[n++] = cmd;
+    }
+    run_group(x, x->group, n);
+    return node;
+}
+
+static void *executor_main(void *arg)
+{
+    struct executor *x = arg;
+
+    for (;;) {
+        bool more = atomic_load(&x->tidy_due);
+        struct queue_node *node = queue_take_all(x->queue, more ? 0 : INT64_MAX);
+
+        if (node == NULL && atomic_load(&x->stopping))
+            return NULL;
+        while (node != NULL)
+            node = run_gathered(x, node);
+        between_groups(x);
+    }
+}
+
+/* ---- life ---- */
+
+bool executor_open(struct executor *x, struct engine *en, struct err *e)
+{
+    uint64_t seed;
+
+    *x = (struct executor){.engine = en};
+    x->queue = queue_new();
+    x->group = xmalloc(GROUP_MAX * sizeof(struct command *));
+    rand_bytes(&seed, sizeof(seed));
+    prng_seed(&x->random, seed);
+    ws_init(&x->ws, en->settings, &x->ids, &x->random);
+    x->ws.keep_leased = store_is_sqlite(en->store);
+    x->writer = store_writer_open(en->store, e);
+    return x->writer != NULL;
+}
+
+bool executor_start(struct executor *x, struct err *e)
+{
+    if (pthread_create(&x->thread, NULL, executor_main, x) != 0)
+        return err_set(e, ERR_INTERNAL, "cannot start a thread");
+    x->started = true;
+    return true;
+}
+
+void executor_stop(struct executor *x)
+{
+    if (!x->started)
+        return;
+    atomic_store(&x->stopping, true);
+    queue_wake(x->queue);
+    pthread_join(x->thread, NULL);
+    x->started = false;
+}
+
+void executor_close(struct executor *x)
+{
+    if (x->queue == NULL)
+        return;
+    ws_free(&x->ws);
+    arena_free(&x->scratch);
+    store_writer_close(x->writer);
+    queue_free(x->queue);
+    free(x->group);
+    free(x->touched);
+}
