@@ -1,0 +1,124 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "api/encode.h"
+
+#include "base/clock.h"
+
+static void member_uuid(struct json_writer *w, const char *key, const struct uuid *id)
+{
+    char text[UUID_TEXT_LEN];
+
+    uuid_format(id, text);
+    jw_member_str(w, key, str_make(text, sizeof(text)));
+}
+
+static void member_hash(struct json_writer *w, const char *key, const struct hash *h)
+{
+    char text[HASH_HEX_LEN];
+
+    hash_hex(h, text);
+    jw_member_str(w, key, str_make(text, sizeof(text)));
+}
+
+static void member_time_opt(struct json_writer *w, const char *key, int64_t wall_us) /* 0: left out */
+{
+    if (wall_us == 0)
+        return;
+    jw_key(w, key);
+    jw_raw(w, STR("\""));
+    clock_format_rfc3339(w->out, wall_us);
+    buf_add_byte(w->out, '"');
+}
+
+static bool is_live(struct str status)
+{
+    enum execution_status s;
+
+    return execution_status_parse(status, &s) && !execution_status_is_terminal(s);
+}
+
+static void member_waiting_on(struct json_writer *w, const struct execution_view *v, int64_t now_us)
+{
+    bool leased = str_present(v->dispatch_status) &&
+                  !str_eq(v->dispatch_status, dispatch_status_name(DISPATCH_QUEUED));
+
+    jw_key(w, "waiting_on");
+    jw_open(w, '[');
+    jw_open(w, '{');
+    jw_member_str(w, "kind", leased ? STR("agent") : STR("dispatch"));
+    if (leased) {
+        jw_member_str(w, "id", v->agent_id);
+        member_time_opt(w, "until", v->lease_until);
+    } else if (str_present(v->dispatch_status)) {
+        member_uuid(w, "id", &v->dispatch_id);
+        member_time_opt(w, "until", v->due_at > now_us ? v->due_at : 0);
+    }
+    jw_close(w, '}');
+    jw_close(w, ']');
+}
+
+void encode_execution(struct json_writer *w, const struct execution_view *v, int64_t now_us)
+{
+    jw_open(w, '{');
+    member_uuid(w, "id", &v->id);
+    jw_member_str(w, "agent_id", v->agent_id);
+    jw_member_str(w, "status", v->status);
+    jw_member_raw_opt(w, "input", str_present(v->input) ? v->input : STR("null"));
+    jw_member_raw_opt(w, "output", v->output);
+    jw_member_str_opt(w, "failure_reason", v->failure_reason);
+    jw_member_str_opt(w, "idempotency_key", v->idempotency_key);
+    jw_member_str_opt(w, "created_by", v->created_by);
+    jw_member_str_opt(w, "on_behalf_of", v->on_behalf_of);
+    member_time_opt(w, "created_at", v->created_at);
+    member_time_opt(w, "updated_at", v->updated_at);
+    member_time_opt(w, "deadline_at", v->deadline_at);
+    if (is_live(v->status))
+        member_waiting_on(w, v, now_us);
+    jw_close(w, '}');
+}
+
+void encode_step(struct json_writer *w, const struct uuid *execution_id, const struct step_view *v)
+{
+    jw_open(w, '{');
+    member_hash(w, "step_id", &v->id);
+    member_uuid(w, "execution_id", execution_id);
+    jw_member_str(w, "kind", v->kind);
+    jw_member_str(w, "target", str_present(v->target) ? v->target : STR(""));
+    member_hash(w, "args_hash", &v->args_hash);
+    jw_member_int(w, "occurrence", v->occurrence);
+    jw_member_str(w, "status", v->status);
+    jw_member_str(w, "idempotency", v->idempotency);
+    jw_member_raw_opt(w, "args", v->args);
+    jw_member_raw_opt(w, "result", v->result);
+    jw_member_raw_opt(w, "error", v->error);
+    member_time_opt(w, "started_at", v->started_at);
+    member_time_opt(w, "completed_at", v->completed_at);
+    jw_close(w, '}');
+}
+
+void encode_agent(struct json_writer *w, const struct agent_view *v)
+{
+    jw_open(w, '{');
+    jw_member_str(w, "id", v->id);
+    jw_member_str(w, "webhook_url", v->webhook_url);
+    jw_member_str_opt(w, "policy_bundle", v->policy_bundle);
+    member_time_opt(w, "registered_at", v->registered_at);
+    if (v->lease_timeout_us > 0)
+        jw_member_int(w, "lease_timeout_seconds", v->lease_timeout_us / US_PER_S);
+    jw_member_str_opt(w, "description", v->description);
+    jw_member_raw_opt(w, "input_schema", v->input_schema);
+    jw_member_raw_opt(w, "output_schema", v->output_schema);
+    jw_close(w, '}');
+}
+
+void encode_decision(struct json_writer *w, const struct step_answer *answer)
+{
+    jw_open(w, '{');
+    jw_member_str(w, "decision", decision_name(answer->decision));
+    if (answer->has_step_id)
+        member_hash(w, "step_id", &answer->step_id);
+    jw_member_raw_opt(w, "result", answer->result);
+    jw_member_raw_opt(w, "error", answer->error);
+    jw_member_str_opt(w, "reason", answer->reason);
+    jw_member_str_opt(w, "rule_id", answer->rule_id);
+    jw_close(w, '}');
+}

@@ -1,0 +1,371 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Executions: created, read, listed, cancelled by clients; completed and failed by their agents. */
+#include "api/router.h"
+
+#include "api/encode.h"
+#include "api/listing.h"
+#include "api/params.h"
+#include "api/view.h"
+#include "base/clock.h"
+#include "base/hex.h"
+
+#include <stdlib.h>
+
+/* ---- reading one ---- */
+
+bool view_execution(struct request *rq, struct store_reader *r, struct execution_view *v, struct err *e)
+{
+    bool found;
+
+    if (!store_read_execution(r, &rq->execution_id, rq->arena, v, &found, e))
+        return false;
+    if (!found)
+        return err_set(e, ERR_NOT_FOUND, "no such execution");
+    if (str_present(rq->agent_id) && !str_eq(v->agent_id, rq->agent_id))
+        return err_set(e, ERR_FORBIDDEN, "this execution belongs to another agent");
+    return true;
+}
+
+static void reply_execution(struct request *rq, int status, const struct execution_view *v)
+{
+    struct buf body = {0};
+    struct json_writer w = {.out = &body};
+
+    encode_execution(&w, v, clock_wall_us());
+    request_reply_json(rq, status, &body);
+}
+
+static void read_one(struct request *rq, struct store_reader *r)
+{
+    struct execution_view v;
+    struct err e;
+
+    if (view_execution(rq, r, &v, &e))
+        reply_execution(rq, 200, &v);
+    else
+        request_reply_error(rq, &e);
+}
+
+void executions_get(struct request *rq)
+{
+    request_read_small(rq, read_one);
+}
+
+static void read_previous(struct request *rq, struct store_reader *r)
+{
+    struct execution_view v;
+    struct buf body = {0};
+    struct err e;
+
+    if (!view_execution(rq, r, &v, &e)) {
+        request_reply_error(rq, &e);
+        return;
+    }
+    buf_add(&body, STR("{\"state\":null}")); /* no execution has a parent in this version */
+    request_reply_json(rq, 200, &body);
+}
+
+void executions_previous(struct request *rq)
+{
+    request_read_small(rq, read_previous);
+}
+
+/* ---- creating ---- */
+
+/* The execution is there: an error that says otherwise would be a lie. */
+static void read_created(struct request *rq, struct store_reader *r)
+{
+    struct execution_view v;
+    struct err e;
+
+    if (view_execution(rq, r, &v, &e)) {
+        reply_execution(rq, rq->cmd->out.created.existing ? 200 : 201, &v);
+        return;
+    }
+    strcpy(e.details, "{\"outcome\":\"unknown\"}");
+    request_reply_error(rq, &e);
+}
+
+static void created(struct request *rq)
+{
+    rq->execution_id = rq->cmd->out.created.id;
+    request_read_small(rq, read_created);
+}
+
+static bool decode_creation(struct request *rq, struct execution_creation *in, struct err *e)
+{
+    struct str agent_id, key, behalf, session, parent, spawned_by;
+    const struct json_field fields[] = {
+        {.name = "agent_id", .required = true, .types = TYPE(STRING), .value = &agent_id},
+        {.name = "input", .keep_null = true, .value = &in->input},
+        {.name = "idempotency_key", .types = TYPE(STRING), .value = &key},
+        {.name = "on_behalf_of", .types = TYPE(STRING), .value = &behalf},
+        {.name = "session", .value = &session},
+        {.name = "parent_execution_id", .value = &parent},
+        {.name = "spawned_by", .value = &spawned_by},
+    };
+    const struct {
+        const char *name;
+        struct str *value;
+    } later[] = {{"session", &session}, {"parent_execution_id", &parent}, {"spawned_by", &spawned_by}};
+
+    if (!json_fields(http_body(rq->x), false, fields, COUNT(fields), rq->arena, e))
+        return false;
+    for (size_t i = 0; i < COUNT(later); i++)
+        if (str_present(*later[i].value))
+            return err_set(e, ERR_VALIDATION, "field \"%s\" is not available in this version", later[i].name);
+    return field_text("agent_id", agent_id, 1, SIZE_MAX, rq->arena, &in->agent_id, e) &&
+           field_text("idempotency_key", key, 1, SHORT_TEXT_MAX, rq->arena, &in->idempotency_key, e) &&
+           field_text("on_behalf_of", behalf, 1, SHORT_TEXT_MAX, rq->arena, &in->on_behalf_of, e);
+}
+
+void executions_create(struct request *rq)
+{
+    struct command *cmd = request_command(rq, COMMAND_CREATE);
+    struct err e;
+
+    if (!decode_creation(rq, &cmd->in.create, &e)) {
+        request_reply_error(rq, &e);
+        return;
+    }
+    cmd->in.create.created_by = rq->caller;
+    cmd->bytes = cmd->in.create.input.n;
+    request_submit(rq, created);
+}
+
+/* ---- listing ---- */
+
+enum { LIST_LIMIT = 50, LIST_LIMIT_MAX = 200, SLICE = 16 };
+
+struct execution_listing {
+    struct listing listing; /* first */
+    struct execution_filter filter; /* its strings are owned */
+    struct uuid before;
+    int64_t left;
+    size_t slice; /* rows read at once: fewer when they are large, for each may hold two bodies of the largest size */
+    bool any;     /* was written */
+    bool more;    /* beyond this page */
+};
+
+static void free_list(struct visit *v)
+{
+    struct execution_listing *l = (struct execution_listing *)v;
+
+    free(l);
+}
+
+static void close_list(struct listing *listing, struct buf *out)
+{
+    const struct execution_listing *l = (struct execution_listing *)listing;
+
+    buf_add_byte(out, ']');
+    if (l->more) {
+        buf_add(out, STR(",\"next_cursor\":\""));
+        buf_add_hex(out, l->before.b, sizeof(l->before.b));
+        buf_add_byte(out, '"');
+    }
+    buf_add_byte(out, '}');
+}
+
+/* Reads one row more than it needs, to know whether there is a next page. */
+static bool fill_list(struct listing *listing, struct store_reader *r, struct buf *out, bool *more, struct err *e)
+{
+    struct execution_listing *l = (struct execution_listing *)listing;
+    struct json_writer w = {.out = out, .comma = l->any};
+    size_t wanted = l->left + 1 < (int64_t)l->slice ? (size_t)l->left + 1 : l->slice, n, start = out->n;
+    struct execution_view *rows;
+    struct arena arena = {0};
+    int64_t now_us = clock_wall_us();
+    bool ok;
+
+    l->filter.limit = wanted;
+    ok = store_list_executions(r, &l->filter, &arena, &rows, &n, e);
+    if (!ok)
+        n = 0;
+    for (size_t i = 0; i < n; i++) {
+        if (l->left == 0) {
+            l->more = true;
+            break;
+        }
+        encode_execution(&w, &rows[i], now_us);
+        l->before = rows[i].id;
+        l->filter.before = &l->before;
+        l->left--;
+    }
+    l->any = l->any || n > 0;
+    arena_free(&arena);
+    *more = ok && n == wanted && !l->more;
+    if (out->n - start > 64 * 1024)
+        l->slice = 1;
+    return ok;
+}
+
+struct list_query {
+    struct execution_filter filter;
+    struct uuid before;
+    int64_t limit;
+    bool nothing; /* the parameters match nothing in this version */
+};
+
+/* The ids that begin with some characters of their text form. */
+static bool prefix_range(struct str prefix, struct uuid *low, struct uuid *high)
+{
+    static const char FORM[] = "xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx";
+    char text[2][UUID_TEXT_LEN];
+
+    if (prefix.n > UUID_TEXT_LEN)
+        return false;
+    for (size_t i = 0; i < UUID_TEXT_LEN; i++) {
+        bool given = i < prefix.n;
+        text[0][i] = given ? prefix.p[i] : FORM[i] == '-' ? '-' : '0';
+        text[1][i] = given ? prefix.p[i] : FORM[i] == '-' ? '-' : 'f';
+    }
+    return uuid_parse(str_make(text[0], UUID_TEXT_LEN), low) && uuid_parse(str_make(text[1], UUID_TEXT_LEN), high);
+}
+
+static bool decode_cursor(struct str cursor, struct list_query *q, struct err *e)
+{
+    if (str_empty(cursor))
+        return true;
+    q->filter.before = &q->before;
+    return (cursor.n == 2 * sizeof(q->before.b) && hex_decode(cursor.p, sizeof(q->before.b), q->before.b)) ||
+           err_set(e, ERR_VALIDATION, "parameter \"cursor\" is not one that this kernel gave out");
+}
+
+/* A parameter without a value counts as missing. */
+static struct str given(struct str s)
+{
+    return str_empty(s) ? STR_NONE : s;
+}
+
+static bool decode_list(struct request *rq, struct list_query *q, struct err *e)
+{
+    struct str agent_id, status, session, spawned_by, prefix, cursor;
+    enum execution_status parsed;
+    struct uuid ignored;
+
+    q->limit = LIST_LIMIT;
+    if (!query_text(rq, "agent_id", &agent_id, e) || !query_text(rq, "status", &status, e) ||
+        !query_text(rq, "session", &session, e) || !query_text(rq, "spawned_by", &spawned_by, e) ||
+        !query_text(rq, "prefix", &prefix, e) || !query_text(rq, "cursor", &cursor, e) ||
+        !query_int(rq, "limit", 1, LIST_LIMIT_MAX, &q->limit, e))
+        return false;
+    if (!str_empty(status) && !execution_status_parse(status, &parsed))
+        return err_set(e, ERR_VALIDATION, "parameter \"status\" is no status of an execution");
+    if (!str_empty(spawned_by) && !uuid_parse(spawned_by, &ignored))
+        return err_set(e, ERR_VALIDATION, "parameter \"spawned_by\" must be an execution's id");
+    if (!prefix_range(prefix, &q->filter.low, &q->filter.high))
+        return err_set(e, ERR_VALIDATION, "parameter \"prefix\" must be the beginning of an execution's id");
+    q->filter.agent_id = given(agent_id);
+    q->filter.status = given(status);
+    q->nothing = !str_empty(session) || !str_empty(spawned_by);
+    return decode_cursor(cursor, q, e);
+}
+
+static struct str copy_to(char **at, struct str s)
+{
+    struct str copy = str_present(s) ? str_make(*at, s.n) : STR_NONE;
+
+    if (s.n > 0)
+        memcpy(*at, s.p, s.n);
+    *at += s.n;
+    return copy;
+}
+
+static void read_list(struct request *rq, struct store_reader *r)
+{
+    const struct list_query *q = rq->state;
+    const struct execution_filter *f = &q->filter;
+    struct execution_listing *l = xzalloc(sizeof(*l) + f->agent_id.n + f->status.n);
+    char *strings = (char *)(l + 1);
+
+    l->listing.visit.release = free_list;
+    l->listing.fill = fill_list;
+    l->listing.open = STR("{\"executions\":[");
+    l->listing.close = close_list;
+    l->filter = *f;
+    l->filter.agent_id = copy_to(&strings, f->agent_id);
+    l->filter.status = copy_to(&strings, f->status);
+    l->before = q->before;
+    l->filter.before = f->before == NULL ? NULL : &l->before;
+    l->left = q->limit;
+    l->slice = SLICE;
+    listing_run(rq, &l->listing, r);
+}
+
+void executions_list(struct request *rq)
+{
+    struct list_query *q = arena_new(rq->arena, struct list_query);
+    struct buf body = {0};
+    struct err e;
+
+    rq->state = q;
+    if (!decode_list(rq, q, &e)) {
+        request_reply_error(rq, &e);
+    } else if (q->nothing) {
+        buf_add(&body, STR("{\"executions\":[]}"));
+        request_reply_json(rq, 200, &body);
+    } else {
+        request_read_large(rq, read_list);
+    }
+}
+
+/* ---- ending ---- */
+
+void executions_cancel(struct request *rq)
+{
+    struct command *cmd = request_command(rq, COMMAND_CANCEL);
+    struct err e;
+
+    if (!body_empty(rq, &e)) {
+        request_reply_error(rq, &e);
+        return;
+    }
+    cmd->in.cancel.execution_id = rq->execution_id;
+    request_submit(rq, request_reply_empty);
+}
+
+static void finish(struct request *rq, struct execution_finish *in)
+{
+    in->execution_id = rq->execution_id;
+    in->agent_id = rq->agent_id;
+    in->lease = rq->lease;
+    rq->cmd->bytes = in->output.n + in->state.n + in->error.n;
+    request_submit(rq, request_reply_empty);
+}
+
+void executions_complete(struct request *rq)
+{
+    struct execution_finish *in = &request_command(rq, COMMAND_FINISH)->in.finish;
+    const struct json_field fields[] = {
+        {.name = "output", .keep_null = true, .value = &in->output},
+        {.name = "state", .keep_null = true, .value = &in->state},
+    };
+    struct err e;
+
+    if (json_fields(http_body(rq->x), false, fields, COUNT(fields), rq->arena, &e))
+        finish(rq, in);
+    else
+        request_reply_error(rq, &e);
+}
+
+void executions_fail(struct request *rq)
+{
+    struct execution_finish *in = &request_command(rq, COMMAND_FINISH)->in.finish;
+    struct str error;
+    const struct json_field fields[] = {
+        {.name = "error", .required = true, .types = TYPE(STRING), .value = &error},
+    };
+    struct err e;
+
+    if (!json_fields(http_body(rq->x), false, fields, COUNT(fields), rq->arena, &e)) {
+        request_reply_error(rq, &e);
+        return;
+    }
+    in->failed = true;
+    in->error = json_string(error, rq->arena);
+    if (str_empty(in->error))
+        request_refuse(rq, ERR_VALIDATION, "field \"error\" must not be empty");
+    else
+        finish(rq, in);
+}

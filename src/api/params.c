@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "api/params.h"
+
+#include "base/utf8.h"
+
+bool query_text(const struct request *rq, const char *name, struct str *out, struct err *e)
+{
+    bool bad = false;
+
+    *out = http_query_get(http_query(rq->x), name, rq->arena, &bad);
+    if (bad || (str_present(*out) && (!str_is_utf8(*out) || str_has_control(*out))))
+        return err_set(e, ERR_VALIDATION, "parameter \"%s\" is malformed or repeated", name);
+    return true;
+}
+
+bool query_int(const struct request *rq, const char *name, int64_t min, int64_t max, int64_t *value,
+               struct err *e)
+{
+    struct str text;
+    int64_t n;
+
+    if (!query_text(rq, name, &text, e))
+        return false;
+    if (!str_present(text))
+        return true;
+    if (!str_to_int64(text, &n) || n < min)
+        return err_set(e, ERR_VALIDATION, "parameter \"%s\" must be an integer of at least %lld", name,
+                       (long long)min);
+    *value = n > max ? max : n;
+    return true;
+}
+
+bool field_text(const char *name, struct str raw, size_t min, size_t max, struct arena *a, struct str *out,
+                struct err *e)
+{
+    *out = STR_NONE;
+    if (!str_present(raw))
+        return true;
+    *out = json_string(raw, a);
+    if (!str_present(*out))
+        return err_set(e, ERR_INTERNAL, "out of memory");
+    if (out->n < min)
+        return err_set(e, ERR_VALIDATION, "field \"%s\" must not be empty", name);
+    if (out->n > max)
+        return err_set(e, ERR_VALIDATION, "field \"%s\" must be at most %zu bytes of UTF-8", name, max);
+    if (str_has_control(*out))
+        return err_set(e, ERR_VALIDATION, "field \"%s\" must not hold control characters", name);
+    return true;
+}
+
+bool body_empty(struct request *rq, struct err *e)
+{
+    return json_fields(http_body(rq->x), true, NULL, 0, rq->arena, e);
+}
+
+/* Unicode's White_Space beyond ASCII. */
+static bool is_wide_space(uint32_t ch)
+{
+    return ch == 0x85 || ch == 0xa0 || ch == 0x1680 || (ch >= 0x2000 && ch <= 0x200a) || ch == 0x2028 ||
+           ch == 0x2029 || ch == 0x202f || ch == 0x205f || ch == 0x3000;
+}
+
+static uint32_t decode_at(const char *p, size_t n)
+{
+    static const unsigned char FIRST[] = {0, 0x7f, 0x1f, 0x0f, 0x07};
+    uint32_t ch = (unsigned char)p[0] & FIRST[n];
+
+    for (size_t i = 1; i < n; i++)
+        ch = ch << 6 | ((unsigned char)p[i] & 0x3f);
+    return ch;
+}
+
+bool is_agent_id(struct str id)
+{
+    bool only_dots = true;
+
+    if (id.n == 0 || id.n > SHORT_TEXT_MAX || !str_is_utf8(id) || str_has_control(id))
+        return false;
+    for (size_t i = 0, n; i < id.n; i += n) {
+        n = utf8_len(id.p + i, id.p + id.n);
+        uint32_t ch = decode_at(id.p + i, n);
+        if (ch <= ' ' || (ch < 0x80 && strchr("/?#%", (int)ch) != NULL) || is_wide_space(ch))
+            return false;
+        only_dots = only_dots && ch == '.';
+    }
+    return !only_dots;
+}

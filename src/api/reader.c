@@ -1,0 +1,172 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "api/reader.h"
+
+#include "base/arena.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+
+enum { THREADS_LOCAL = 2, THREADS_REMOTE = 4 };
+
+struct owned_reader { /* of a thread that is not ours; closed with the readers */
+    struct owned_reader *next;
+    struct store_reader *reader;
+};
+
+struct readers {
+    struct store *store; /* borrowed */
+    bool local;
+    pthread_t threads[THREADS_REMOTE];
+    unsigned n_threads;
+    pthread_key_t here; /* the calling thread's own struct store_reader */
+
+    pthread_mutex_t lock; /* everything below */
+    pthread_cond_t cond;
+    struct read_job *first, *last;
+    bool stopping, stopped;
+    struct owned_reader *owned;
+};
+
+struct readers *readers_new(struct store *store)
+{
+    struct readers *rs = xzalloc(sizeof(*rs));
+
+    rs->store = store;
+    rs->local = store_is_sqlite(store);
+    pthread_mutex_init(&rs->lock, NULL);
+    pthread_cond_init(&rs->cond, NULL);
+    ASSERT(pthread_key_create(&rs->here, NULL) == 0);
+    return rs;
+}
+
+static struct read_job *take(struct readers *rs)
+{
+    struct read_job *job;
+
+    pthread_mutex_lock(&rs->lock);
+    while (rs->first == NULL && !rs->stopping)
+        pthread_cond_wait(&rs->cond, &rs->lock);
+    job = rs->first;
+    if (job != NULL)
+        rs->first = job->next;
+    pthread_mutex_unlock(&rs->lock);
+    return job;
+}
+
+static void *reader_main(void *arg)
+{
+    struct readers *rs = arg;
+    struct store_reader *r = NULL;
+    struct read_job *job;
+    struct err e = {0};
+
+    while ((job = take(rs)) != NULL) {
+        if (r == NULL)
+            r = store_reader_open(rs->store, &e);
+        job->run(job, r, &e);
+    }
+    store_reader_close(r);
+    return NULL;
+}
+
+bool readers_start(struct readers *rs, struct err *e)
+{
+    unsigned n = rs->local ? THREADS_LOCAL : THREADS_REMOTE;
+
+    for (; rs->n_threads < n; rs->n_threads++)
+        if (pthread_create(&rs->threads[rs->n_threads], NULL, reader_main, rs) != 0)
+            return err_set(e, ERR_INTERNAL, "cannot start a thread");
+    return true;
+}
+
+void readers_push(struct readers *rs, struct read_job *job)
+{
+    struct err e;
+    bool stopped;
+
+    job->next = NULL;
+    pthread_mutex_lock(&rs->lock);
+    stopped = rs->stopped;
+    if (!stopped) {
+        if (rs->first == NULL)
+            rs->first = job;
+        else
+            rs->last->next = job;
+        rs->last = job;
+        pthread_cond_signal(&rs->cond);
+    }
+    pthread_mutex_unlock(&rs->lock);
+    if (!stopped)
+        return;
+    err_set(&e, ERR_UNAVAILABLE, "the kernel is stopping");
+    job->run(job, NULL, &e);
+}
+
+struct store_reader *readers_here(struct readers *rs)
+{
+    struct store_reader *r;
+    struct err e;
+
+    if (!rs->local)
+        return NULL;
+    r = pthread_getspecific(rs->here);
+    if (r != NULL)
+        return r;
+    r = store_reader_open(rs->store, &e);
+    if (r == NULL)
+        return NULL;
+    struct owned_reader *o = xmalloc(sizeof(*o));
+    o->reader = r;
+    pthread_mutex_lock(&rs->lock);
+    o->next = rs->owned;
+    rs->owned = o;
+    pthread_mutex_unlock(&rs->lock);
+    ASSERT(pthread_setspecific(rs->here, r) == 0);
+    return r;
+}
+
+bool readers_are_local(const struct readers *rs)
+{
+    return rs->local;
+}
+
+void readers_stop(struct readers *rs)
+{
+    struct read_job *left;
+    struct err e;
+
+    pthread_mutex_lock(&rs->lock);
+    rs->stopping = true;
+    pthread_cond_broadcast(&rs->cond);
+    pthread_mutex_unlock(&rs->lock);
+    for (unsigned i = 0; i < rs->n_threads; i++)
+        pthread_join(rs->threads[i], NULL);
+    rs->n_threads = 0;
+    pthread_mutex_lock(&rs->lock);
+    rs->stopped = true;
+    left = rs->first; /* pushed when the last thread had looked for the last time */
+    rs->first = NULL;
+    pthread_mutex_unlock(&rs->lock);
+    err_set(&e, ERR_UNAVAILABLE, "the kernel is stopping");
+    while (left != NULL) {
+        struct read_job *job = left;
+        left = job->next;
+        job->run(job, NULL, &e);
+    }
+}
+
+void readers_free(struct readers *rs)
+{
+    if (rs == NULL)
+        return;
+    while (rs->owned != NULL) {
+        struct owned_reader *o = rs->owned;
+        rs->owned = o->next;
+        store_reader_close(o->reader);
+        free(o);
+    }
+    pthread_key_delete(rs->here);
+    pthread_cond_destroy(&rs->cond);
+    pthread_mutex_destroy(&rs->lock);
+    free(rs);
+}

@@ -1,0 +1,237 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * How a request runs and how it is answered. */
+#include "api/router.h"
+
+#include "api/error.h"
+#include "base/hex.h"
+#include "base/log.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+static const struct str JSON_TYPE = STR_INIT("application/json; charset=utf-8");
+
+/* ---- ids of requests ---- */
+
+static bool is_usable_id(struct str s)
+{
+    if (!str_present(s) || s.n == 0 || s.n > REQUEST_ID_MAX)
+        return false;
+    for (size_t i = 0; i < s.n; i++)
+        if (s.p[i] < ' ' || s.p[i] > '~')
+            return false;
+    return true;
+}
+
+static uint64_t mix(uint64_t x) /* splitmix64's finalizer: neighbours look unrelated */
+{
+    x = (x ^ x >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
+    x = (x ^ x >> 27) * UINT64_C(0x94d049bb133111eb);
+    return x ^ x >> 31;
+}
+
+/* A version 4 UUID out of a counter and a random start: unique, and cheaper than asking the system for each request. */
+static void make_id(struct api *api, struct visit *v)
+{
+    uint64_t n = api->request_base + atomic_fetch_add_explicit(&api->requests, 1, memory_order_relaxed);
+    uint64_t words[] = {mix(n), mix(n ^ UINT64_C(0xd1b54a32d192ed03))};
+    struct uuid id;
+
+    memcpy(id.b, words, sizeof(id.b));
+    id.b[6] = (uint8_t)((id.b[6] & 0x0f) | 0x40);
+    id.b[8] = (uint8_t)((id.b[8] & 0x3f) | 0x80);
+    uuid_format(&id, v->request_id);
+    v->request_id_bytes = UUID_TEXT_LEN;
+}
+
+void visit_identify(struct api *api, struct visit *v, struct str sent)
+{
+    if (!is_usable_id(sent)) {
+        make_id(api, v);
+        return;
+    }
+    memcpy(v->request_id, sent.p, sent.n);
+    v->request_id_bytes = (uint8_t)sent.n;
+}
+
+static struct str visit_id(const struct visit *v)
+{
+    return str_make(v->request_id, v->request_id_bytes);
+}
+
+struct str visit_headers(const struct visit *v, struct str more, struct arena *a)
+{
+    return arena_printf(a, "X-Request-Id: %.*s\r\n%.*s", STR_ARG(visit_id(v)), STR_ARG(more));
+}
+
+/* ---- commands ---- */
+
+struct command *request_command(struct request *rq, enum command_type type)
+{
+    rq->cmd = arena_new(rq->arena, struct command);
+    rq->cmd->type = type;
+    return rq->cmd;
+}
+
+static void resumed(struct http_exchange *x, void *ctx)
+{
+    struct request *rq = ctx;
+
+    (void)x;
+    if (rq->cmd->verdict == VERDICT_DONE)
+        rq->answer(rq);
+    else
+        request_reply_error(rq, &rq->cmd->err);
+}
+
+static void command_done(struct command *cmd) /* executor's thread */
+{
+    struct request *rq = cmd->ctx;
+
+    http_resume(rq->x, resumed, rq);
+}
+
+void request_submit(struct request *rq, void (*answer)(struct request *rq))
+{
+    rq->answer = answer;
+    rq->cmd->arena = rq->arena;
+    rq->cmd->done = command_done;
+    rq->cmd->ctx = rq;
+    engine_submit(rq->api->engine, rq->cmd);
+}
+
+/* ---- reads ---- */
+
+static void run_read(struct read_job *job, struct store_reader *r, const struct err *why)
+{
+    struct request *rq = (struct request *)((char *)job - offsetof(struct request, job));
+
+    if (r == NULL)
+        request_reply_error(rq, why);
+    else
+        rq->read(rq, r);
+}
+
+void request_read_large(struct request *rq, void (*fn)(struct request *rq, struct store_reader *r))
+{
+    rq->read = fn;
+    rq->job.run = run_read;
+    readers_push(rq->api->readers, &rq->job);
+}
+
+void request_read_small(struct request *rq, void (*fn)(struct request *rq, struct store_reader *r))
+{
+    struct store_reader *r = readers_here(rq->api->readers);
+
+    if (r == NULL)
+        request_read_large(rq, fn);
+    else
+        fn(rq, r);
+}
+
+/* ---- answers ---- */
+
+static void reply(struct request *rq, int status, struct buf *body, struct str more)
+{
+    struct http_answer answer = {
+        .status = status,
+        .content_type = body == NULL ? STR_NONE : JSON_TYPE,
+        .headers = visit_headers(&rq->visit, more, rq->arena),
+        .body = body,
+    };
+
+    http_reply(rq->x, &answer);
+}
+
+void request_reply_json(struct request *rq, int status, struct buf *body)
+{
+    if (body->failed) {
+        buf_free(body);
+        request_refuse(rq, ERR_INTERNAL, "out of memory for an answer");
+        return;
+    }
+    reply(rq, status, body, STR(""));
+}
+
+void request_reply_empty(struct request *rq)
+{
+    reply(rq, 204, NULL, STR(""));
+}
+
+static void log_fault(const struct request *rq, const struct err *e)
+{
+    static struct log_limit limit;
+
+    if (!log_allowed(&limit, 120))
+        return;
+    log_event(LOG_ERROR, "http.error", {"code", str_of(err_code_name(e->code))},
+              {"route", rq->visit.route == NULL ? STR("") : rq->visit.route->pattern},
+              {"error", str_of(e->message)}, {"request_id", visit_id(&rq->visit)});
+}
+
+static struct str more_headers(struct request *rq, const struct err *e)
+{
+    struct str params[ROUTE_PARAMS_MAX];
+    struct buf allow = {0};
+    struct str line;
+
+    if (e->code == ERR_UNAUTHORIZED)
+        return STR("WWW-Authenticate: Bearer\r\n");
+    if (e->code != ERR_METHOD_NOT_ALLOWED)
+        return STR("");
+    (void)route_find(http_method(rq->x), http_path(rq->x), params, &allow);
+    line = arena_printf(rq->arena, "Allow: %.*s\r\n", STR_ARG(buf_str(&allow)));
+    buf_free(&allow);
+    return line;
+}
+
+void request_reply_error(struct request *rq, const struct err *e)
+{
+    struct buf body = {0};
+    int status = error_status(e->code);
+
+    if (status >= 500)
+        log_fault(rq, e);
+    error_encode(e, &body);
+    reply(rq, status, &body, more_headers(rq, e));
+}
+
+void request_refuse(struct request *rq, enum err_code code, const char *fmt, ...)
+{
+    struct err e;
+    va_list args;
+
+    err_set(&e, code, " ");
+    va_start(args, fmt);
+    vsnprintf(e.message, sizeof(e.message), fmt, args);
+    va_end(args);
+    request_reply_error(rq, &e);
+}
+
+/* ---- streams ---- */
+
+bool request_is_head(const struct request *rq)
+{
+    return str_eq(http_method(rq->x), STR("HEAD"));
+}
+
+struct http_stream *request_start_stream(struct request *rq, struct str content_type, struct visit *v,
+                                      const struct http_stream_events *events)
+{
+    struct str more = str_starts(content_type, STR("text/event-stream"))
+                          ? STR("Cache-Control: no-cache\r\nX-Accel-Buffering: no\r\n")
+                          : STR("");
+    struct http_answer head = {
+        .status = 200,
+        .content_type = content_type,
+        .headers = visit_headers(&rq->visit, more, rq->arena),
+    };
+    struct http_exchange *x = rq->x;
+    void (*release)(struct visit *v) = v->release;
+
+    *v = rq->visit;
+    v->release = release;
+    http_set_user(x, v);
+    return http_stream_start(x, &head, events);
+}

@@ -1,0 +1,384 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The table of commands and how one is picked. */
+#include "cli/commands.h"
+
+#include <errno.h>
+
+#include "cli/help.h"
+#include "cli/settings.h"
+
+#define URL_FLAG                                                                                   \
+    {                                                                                              \
+        "url", "URL", "the kernel (REBUNO_URL; default http://localhost:8080)"                     \
+    }
+#define JSON_FLAG                                                                                  \
+    {                                                                                              \
+        "json", NULL, "print the API's JSON, for scripts"                                          \
+    }
+
+static const struct arg_flag NO_FLAGS[] = {{NULL, NULL, NULL}};
+static const struct arg_flag VERSION_FLAGS[] = {JSON_FLAG};
+static const struct arg_flag CALL_FLAGS[] = {URL_FLAG};
+static const struct arg_flag SHOW_FLAGS[] = {JSON_FLAG, URL_FLAG};
+static const struct arg_flag WATCH_FLAGS[] = {{"json", NULL, "print one event a line, as JSON"},
+                                              URL_FLAG};
+static const struct arg_flag LIST_FLAGS[] = {
+    {"agent", "ID", "only this agent's"},
+    {"status", "STATUS", "pending, running, blocked, completed, failed or cancelled"},
+    {"limit", "N", "at most so many, newest first (default 50)"},
+    JSON_FLAG,
+    URL_FLAG,
+};
+static const struct arg_flag CREATE_FLAGS[] = {
+    {"idempotency-key", "KEY", "create once: a repeat with the same key shows the first one"},
+    {"on-behalf-of", "NAME", "the end user whom the run serves; recorded"},
+    {"watch", NULL, "then follow it, as 'rebuno exec watch' does"},
+    JSON_FLAG,
+    URL_FLAG,
+};
+
+#define FLAGS(list) .flags = (list), .n_flags = COUNT(list)
+
+static const struct command COMMANDS[] = {
+    {.name = "dev",
+     .synopsis = "",
+     .summary = "start a kernel on this machine, without any set-up",
+     .text = "Starts a kernel for development: its state is in one file, it asks for no\n"
+             "token and listens on this machine only.\n",
+     .run = cmd_dev},
+    {.name = "server",
+     .synopsis = "",
+     .summary = "start a kernel for production",
+     .text = "Starts a kernel on PostgreSQL or on an SQLite file. It needs a database and\n"
+             "a token, by flag or by environment. A token or database URL given by flag is\n"
+             "wiped from the process list at start; the environment or --bearer-token-file\n"
+             "never shows it.\n",
+     .run = cmd_server},
+    {.name = "help",
+     .synopsis = "[COMMAND]",
+     .summary = "this text, or a command's",
+     .max_args = 2,
+     .text = "Prints the overview, or what a command does.\n",
+     .flags = NO_FLAGS,
+     .run = cmd_help},
+    {.name = "version",
+     .synopsis = "",
+     .summary = "print the version",
+     .text = "Prints the version of this program.\n",
+     FLAGS(VERSION_FLAGS),
+     .run = cmd_version},
+    {.name = "agent ls",
+     .synopsis = "",
+     .summary = "list the agents",
+     .text = "Lists the registered agents.\n",
+     FLAGS(SHOW_FLAGS),
+     .run = cmd_agent_ls},
+    {.name = "agent get",
+     .synopsis = "ID",
+     .summary = "show an agent and what it published of itself",
+     .text = "Shows an agent: its webhook, its lease timeout, and the description and\n"
+             "schemas that it published of itself.\n",
+     .min_args = 1,
+     .max_args = 1,
+     FLAGS(SHOW_FLAGS),
+     .run = cmd_agent_get},
+    {.name = "agent add",
+     .synopsis = "MANIFEST",
+     .summary = "register the agents of a manifest",
+     .text = "Registers each agent of a YAML file, or changes its registration. Agents\n"
+             "that the file does not name are left alone. ${NAME} in a value comes from\n"
+             "the environment.\n"
+             "\n"
+             "  agents:\n"
+             "    - id: coder\n"
+             "      webhook_url: http://localhost:5000/webhook\n"
+             "      secret: ${CODER_SECRET}\n"
+             "      lease_timeout_seconds: 600     # optional\n",
+     .min_args = 1,
+     .max_args = 1,
+     FLAGS(SHOW_FLAGS),
+     .run = cmd_agent_add},
+    {.name = "agent rm",
+     .synopsis = "ID",
+     .summary = "remove an agent",
+     .text = "Removes an agent. Refused while it has live executions; ended ones stay\n"
+             "readable.\n",
+     .min_args = 1,
+     .max_args = 1,
+     FLAGS(CALL_FLAGS),
+     .run = cmd_agent_rm},
+    {.name = "exec ls",
+     .synopsis = "",
+     .summary = "list executions, newest first",
+     .text = "Lists executions, newest first.\n",
+     FLAGS(LIST_FLAGS),
+     .run = cmd_exec_ls},
+    {.name = "exec create",
+     .synopsis = "AGENT [JSON]",
+     .summary = "start a run of an agent",
+     .text = "Starts a run of an agent on an input, which is any JSON ('-' reads it from\n"
+             "standard input; without one it is null). The bytes are sent as they are.\n"
+             "\n"
+             "  rebuno exec create coder '{\"task\": \"fix the build\"}' --watch\n",
+     .min_args = 1,
+     .max_args = 2,
+     FLAGS(CREATE_FLAGS),
+     .run = cmd_exec_create},
+    {.name = "exec get",
+     .synopsis = "ID",
+     .summary = "show an execution",
+     .text = "Shows an execution: its state, what it waits for, its input and its outcome.\n",
+     .min_args = 1,
+     .max_args = 1,
+     FLAGS(SHOW_FLAGS),
+     .run = cmd_exec_get},
+    {.name = "exec watch",
+     .synopsis = "ID",
+     .summary = "follow an execution until it ends",
+     .text = "Prints the events of an execution as they happen, from its first one, and its\n"
+             "outcome at the end. A kernel that goes away is waited for. Exits with 1 if the\n"
+             "execution failed or was cancelled.\n",
+     .min_args = 1,
+     .max_args = 1,
+     FLAGS(WATCH_FLAGS),
+     .run = cmd_exec_watch},
+    {.name = "exec events",
+     .synopsis = "ID",
+     .summary = "print an execution's log, with payloads",
+     .text = "Prints all events of an execution so far, with their payloads.\n",
+     .min_args = 1,
+     .max_args = 1,
+     FLAGS(SHOW_FLAGS),
+     .run = cmd_exec_events},
+    {.name = "exec steps",
+     .synopsis = "ID",
+     .summary = "list an execution's steps",
+     .text = "Lists the steps of an execution in the order in which they were created.\n"
+             "--json has their arguments and results too.\n",
+     .min_args = 1,
+     .max_args = 1,
+     FLAGS(SHOW_FLAGS),
+     .run = cmd_exec_steps},
+    {.name = "exec cancel",
+     .synopsis = "ID",
+     .summary = "end a run",
+     .text = "Cancels an execution that has not ended.\n",
+     .min_args = 1,
+     .max_args = 1,
+     FLAGS(CALL_FLAGS),
+     .run = cmd_exec_cancel},
+};
+
+const struct command *commands_table(size_t *n)
+{
+    *n = COUNT(COMMANDS);
+    return COMMANDS;
+}
+
+const struct command *command_find(const char *name)
+{
+    for (size_t i = 0; i < COUNT(COMMANDS); i++) {
+        if (strcmp(COMMANDS[i].name, name) == 0)
+            return &COMMANDS[i];
+    }
+    return NULL;
+}
+
+bool command_is_group(const char *word)
+{
+    size_t n = strlen(word);
+
+    for (size_t i = 0; i < COUNT(COMMANDS); i++) {
+        if (strncmp(COMMANDS[i].name, word, n) == 0 && COMMANDS[i].name[n] == ' ')
+            return true;
+    }
+    return false;
+}
+
+const struct arg_flag *command_flags(const struct command *cmd, size_t *n)
+{
+    if (cmd->flags == NULL)
+        return settings_flags(cmd->run == cmd_dev, n);
+    *n = cmd->n_flags;
+    return cmd->flags;
+}
+
+/* ---- picking ---- */
+
+static bool is_help_flag(const char *word)
+{
+    return strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0;
+}
+
+/* What stands at the place of a command's first word; `group` "" or of its second. */
+static size_t words_at(const char *group, const char **words, size_t max)
+{
+    size_t n = 0, group_n = strlen(group);
+
+    for (size_t i = 0; i < COUNT(COMMANDS) && n < max; i++) {
+        const char *name = COMMANDS[i].name;
+
+        if (group_n == 0 && strchr(name, ' ') == NULL)
+            words[n++] = name;
+        else if (group_n > 0 && strncmp(name, group, group_n) == 0 && name[group_n] == ' ')
+            words[n++] = name + group_n + 1;
+    }
+    return n;
+}
+
+static int unknown_command(struct cli *c, const char *group, const char *word)
+{
+    const char *words[COUNT(COMMANDS) + 2];
+    const char *space = group[0] == '\0' ? "" : " ";
+    size_t n = words_at(group, words, COUNT(COMMANDS));
+    struct err e;
+
+    if (group[0] == '\0') {
+        words[n++] = "agent";
+        words[n++] = "exec";
+    }
+    const char *meant = suggest(word, words, n);
+    if (meant != NULL)
+        err_set(&e, ERR_VALIDATION, "unknown command '%s%s%.40s'; did you mean '%s%s%s'?", group,
+                space, word, group, space, meant);
+    else
+        err_set(&e, ERR_VALIDATION, "unknown command '%s%s%.40s'", group, space, word);
+    return cli_fail_usage(c, &e);
+}
+
+static int missing_subcommand(struct cli *c, const char *group)
+{
+    const char *words[COUNT(COMMANDS)];
+    size_t n = words_at(group, words, COUNT(words));
+    struct buf list = {0};
+    struct err e;
+
+    for (size_t i = 0; i < n; i++)
+        buf_printf(&list, "%s%s", i == 0 ? "" : ", ", words[i]);
+    err_set(&e, ERR_VALIDATION, "'rebuno %s' needs a command: %.*s", group,
+            STR_ARG(buf_str(&list)));
+    buf_free(&list);
+    return cli_fail_usage(c, &e);
+}
+
+/* A full disk or a closed pipe must not look like success. */
+static int finish_output(struct cli *c, int code)
+{
+    if (fflush(c->out) == 0 && !ferror(c->out))
+        return code;
+    struct err e;
+    err_set(&e, ERR_UNAVAILABLE, "cannot write the output: %s", strerror(errno));
+    cli_fail(c, &e);
+    return code == EXIT_OK ? EXIT_FAILED : code;
+}
+
+static bool check_count(const struct cli *c, struct err *e)
+{
+    const struct command *cmd = c->command;
+    size_t n = c->args.n_positional;
+
+    if (n < cmd->min_args)
+        return err_set(e, ERR_VALIDATION, "'rebuno %s' needs %s", cmd->name, cmd->synopsis);
+    if (n > cmd->max_args)
+        return err_set(e, ERR_VALIDATION, "unexpected argument \"%.80s\"",
+                       c->args.positional[cmd->max_args]);
+    return true;
+}
+
+static int run_command(struct cli *c)
+{
+    size_t n_flags = 0;
+    const struct arg_flag *flags = command_flags(c->command, &n_flags);
+    struct err e;
+    int code;
+
+    if (!args_parse(flags, n_flags, c->argc, c->argv, &c->args, &e)) {
+        code = cli_fail_usage(c, &e);
+    } else if (c->args.help) {
+        help_command(c->out, c->command);
+        code = EXIT_OK;
+    } else if (!check_count(c, &e)) {
+        code = cli_fail_usage(c, &e);
+    } else {
+        code = c->command->run(c);
+    }
+    args_free(&c->args);
+    return finish_output(c, code);
+}
+
+static int pick_in_group(struct cli *c, int argc, char **argv)
+{
+    char name[64];
+
+    if (argc < 3)
+        return missing_subcommand(c, argv[1]);
+    if (is_help_flag(argv[2])) {
+        help_group(c->out, argv[1]);
+        return finish_output(c, EXIT_OK);
+    }
+    snprintf(name, sizeof name, "%s %s", argv[1], argv[2]);
+    c->command = command_find(name);
+    if (c->command == NULL)
+        return unknown_command(c, argv[1], argv[2]);
+    c->argc = argc - 3;
+    c->argv = argv + 3;
+    return run_command(c);
+}
+
+int commands_run(struct cli *c, int argc, char **argv)
+{
+    if (argc < 2) {
+        help_overview(c->err);
+        return EXIT_USAGE;
+    }
+    if (command_is_group(argv[1]))
+        return pick_in_group(c, argc, argv);
+    c->command = is_help_flag(argv[1])               ? command_find("help")
+                 : strcmp(argv[1], "--version") == 0 ? command_find("version")
+                                                     : command_find(argv[1]);
+    if (c->command == NULL)
+        return unknown_command(c, "", argv[1]);
+    c->argc = argc - 2;
+    c->argv = argv + 2;
+    return run_command(c);
+}
+
+int commands_main(int argc, char **argv)
+{
+    struct cli c = {.out = stdout, .err = stderr};
+
+    cli_look_at_terminal(&c);
+    return commands_run(&c, argc, argv);
+}
+
+/* ---- the two that need nothing ---- */
+
+int cmd_help(struct cli *c)
+{
+    char name[64];
+    struct str first = cli_arg(c, 0), second = cli_arg(c, 1);
+
+    if (!str_present(first)) {
+        help_overview(c->out);
+        return EXIT_OK;
+    }
+    if (!str_present(second) && command_is_group(first.p)) {
+        help_group(c->out, first.p);
+        return EXIT_OK;
+    }
+    snprintf(name, sizeof name, "%s%s%s", first.p, str_present(second) ? " " : "",
+             str_present(second) ? second.p : "");
+    const struct command *cmd = command_find(name);
+    if (cmd == NULL)
+        return command_is_group(first.p) ? unknown_command(c, first.p, second.p)
+                                         : unknown_command(c, "", first.p);
+    help_command(c->out, cmd);
+    return EXIT_OK;
+}
+
+int cmd_version(struct cli *c)
+{
+    fputs(cli_json(c) ? "{\"version\":\"" REBUNO_VERSION "\"}\n" : "rebuno " REBUNO_VERSION "\n",
+          c->out);
+    return EXIT_OK;
+}

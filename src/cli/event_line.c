@@ -1,0 +1,295 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Events as lines. Unknown types are shown with their payload, so that a newer kernel can be
+ * watched. */
+#include "cli/event_line.h"
+
+#include "cli/text.h"
+#include "cli/view.h"
+#include "cli/when.h"
+
+enum { TYPE_COLUMNS = 22, REST_COLUMNS = 120 };
+
+struct event_step {
+    int64_t started_us;
+    unsigned runs;
+    bool settled;
+};
+
+/* What lines are made of; absent fields are STR_NONE. */
+struct payload {
+    struct str step_id, kind, target, error, usage, rule, reason, output, attempt, by, of, status,
+        approval;
+    struct str decided_by, key;
+};
+
+struct line {
+    struct buf what;   /* the target, or who */
+    struct buf detail; /* in words */
+    enum paint type_paint, detail_paint;
+};
+
+bool event_read(struct str json, struct arena *a, struct event *out)
+{
+    struct str seq, at;
+    const struct view_field fields[] = {{"event_seq", false, &seq},
+                                        {"type", true, &out->type},
+                                        {"occurred_at", true, &at},
+                                        {"payload", false, &out->payload}};
+    struct err ignored;
+
+    *out = (struct event){0};
+    if (!json_check(json, &ignored) || json_type_of(json) != JSON_OBJECT)
+        return false;
+    view_read(json, fields, COUNT(fields), a);
+    if (!str_present(seq) || !json_int64(seq, &out->seq))
+        out->seq = 0;
+    if (!str_present(at) || !when_parse(at, &out->at_us))
+        out->at_us = 0;
+    return str_present(out->type);
+}
+
+static void read_payload(struct str json, struct payload *p, struct arena *a)
+{
+    const struct view_field fields[] = {
+        {"step_id", true, &p->step_id},
+        {"step_type", true, &p->kind},
+        {"target", true, &p->target},
+        {"error", false, &p->error},
+        {"usage", false, &p->usage},
+        {"rule_id", true, &p->rule},
+        {"reason", true, &p->reason},
+        {"output", false, &p->output},
+        {"attempt", false, &p->attempt},
+        {"created_by", true, &p->by},
+        {"on_behalf_of", true, &p->of},
+        {"status", true, &p->status},
+        {"approval_id", true, &p->approval},
+        {"decided_by", true, &p->decided_by},
+        {"key", true, &p->key},
+    };
+
+    view_read(json, fields, COUNT(fields), a);
+}
+
+/* ---- what the log so far says ---- */
+
+static struct event_step *step_of(struct event_log *log, struct str step_id)
+{
+    struct event_step *step = map_get(&log->steps, step_id);
+
+    if (step == NULL) {
+        step = arena_new(&log->a, struct event_step);
+        map_put(&log->steps, step_id, step);
+    }
+    return step;
+}
+
+static void add_took(struct buf *out, const struct event_step *step, int64_t at_us)
+{
+    if (step->started_us == 0 || at_us < step->started_us)
+        return;
+    buf_add(out, STR("in "));
+    when_duration(out, at_us - step->started_us);
+}
+
+static void add_usage(struct buf *out, struct str usage, struct arena *a)
+{
+    struct str in, made;
+    const struct view_field fields[] = {{"input_tokens", false, &in},
+                                        {"output_tokens", false, &made}};
+
+    view_read(usage, fields, COUNT(fields), a);
+    if (str_present(in) && str_present(made))
+        buf_printf(out, "%s%.*s tokens in, %.*s out", out->n > 0 ? ", " : "", STR_ARG(in),
+                   STR_ARG(made));
+}
+
+/* ---- lines by family ---- */
+
+static void describe_step(struct event_log *log, const struct event *ev, const struct payload *p,
+                          struct line *l, struct arena *a)
+{
+    struct event_step *step = step_of(log, p->step_id);
+    struct str verb = str_slice(ev->type, STR("step.").n, ev->type.n);
+
+    buf_printf(&l->what, "%.*s %.*s", STR_ARG(p->kind), STR_ARG(p->target));
+    l->type_paint = view_status_paint(verb);
+    if (str_eq(verb, STR("executing"))) {
+        step->runs++;
+        step->started_us = ev->at_us;
+        if (step->runs > 1) {
+            buf_printf(&l->detail, "executed again (run %u)", step->runs);
+            l->detail_paint = PAINT_BUSY;
+        }
+        return;
+    }
+    if (str_eq(verb, STR("allowed"))) {
+        if (str_present(p->rule) && !str_eq(p->rule, STR("permissive")))
+            buf_printf(&l->detail, "by rule %.*s", STR_ARG(p->rule));
+        return;
+    }
+    bool settles = str_eq(verb, STR("succeeded")) || str_eq(verb, STR("failed")) ||
+                   str_eq(verb, STR("denied"));
+    if (settles && !step->settled) {
+        step->settled = true;
+        log->settled++;
+    }
+    if (settles)
+        add_took(&l->detail, step, ev->at_us);
+    add_usage(&l->detail, p->usage, a);
+    if (str_present(p->error))
+        buf_printf(&l->detail, "%s%.*s", l->detail.n > 0 ? ": " : "",
+                   STR_ARG(view_error_text(p->error, a)));
+    if (str_present(p->rule))
+        buf_printf(&l->detail, "%sby rule %.*s", l->detail.n > 0 ? ", " : "", STR_ARG(p->rule));
+}
+
+static void describe_ack(struct event_log *log, struct line *l)
+{
+    bool again = log->acked;
+
+    log->acked = true;
+    buf_add_z(&l->detail, again ? "the agent starts over" : "the agent has it");
+    if (!again)
+        return;
+    l->detail_paint = PAINT_BUSY;
+    if (log->settled > 0)
+        buf_printf(&l->detail, "; %zu recorded step%s will replay", log->settled,
+                   log->settled == 1 ? "" : "s");
+}
+
+static void describe_dispatch(struct event_log *log, const struct event *ev,
+                              const struct payload *p, struct line *l)
+{
+    struct str verb = str_slice(ev->type, STR("dispatch.").n, ev->type.n);
+    int64_t attempt = 0;
+
+    if (!str_present(p->attempt) || !json_int64(p->attempt, &attempt))
+        attempt = 0;
+    if (attempt > 0)
+        buf_printf(&l->what, "attempt %lld", (long long)attempt);
+    if (str_eq(verb, STR("acked"))) {
+        describe_ack(log, l);
+    } else if (str_eq(verb, STR("failed"))) {
+        buf_add_z(&l->detail, "the webhook did not take it");
+        l->type_paint = PAINT_BAD;
+    }
+}
+
+static void end_execution(struct event_log *log, const struct event *ev, const struct payload *p)
+{
+    log->ended = true;
+    log->completed = str_eq(ev->type, STR("execution.completed"));
+    buf_clear(&log->status);
+    buf_add(&log->status, str_slice(ev->type, STR("execution.").n, ev->type.n));
+    log->took_us =
+        log->created_us > 0 && ev->at_us > log->created_us ? ev->at_us - log->created_us : 0;
+    buf_clear(&log->outcome);
+    if (log->completed)
+        buf_add(&log->outcome, str_present(p->output) ? p->output : STR("null"));
+    else
+        buf_add(&log->outcome, p->reason);
+}
+
+static void describe_execution(struct event_log *log, const struct event *ev,
+                               const struct payload *p, struct line *l)
+{
+    struct str verb = str_slice(ev->type, STR("execution.").n, ev->type.n);
+
+    l->type_paint = view_status_paint(verb);
+    if (str_eq(verb, STR("created"))) {
+        log->created_us = ev->at_us;
+        if (str_present(p->by))
+            buf_printf(&l->what, "by %.*s", STR_ARG(p->by));
+        if (str_present(p->of))
+            buf_printf(&l->what, " on behalf of %.*s", STR_ARG(p->of));
+        return;
+    }
+    if (str_eq(verb, STR("completed")) || str_eq(verb, STR("failed")) ||
+        str_eq(verb, STR("cancelled")))
+        end_execution(log, ev, p);
+    if (str_present(p->reason))
+        buf_add(&l->what, p->reason);
+}
+
+static void describe_other(const struct event *ev, const struct payload *p, struct line *l)
+{
+    if (str_present(p->approval)) {
+        buf_add(&l->what, p->approval);
+        if (str_present(p->decided_by))
+            buf_printf(&l->detail, "by %.*s", STR_ARG(p->decided_by));
+        l->type_paint = PAINT_BOLD;
+        return;
+    }
+    if (str_present(p->key))
+        buf_add(&l->what, p->key);
+    text_json_line(&l->detail, ev->payload);
+    l->detail_paint = PAINT_DIM;
+}
+
+/* ---- printing ---- */
+
+static void put_fitted(struct cli *c, enum paint paint, const struct buf *text)
+{
+    struct buf clean = {0}, cut = {0};
+
+    text_clean(&clean, buf_str(text), TEXT_ONE_LINE);
+    text_fit(&cut, buf_str(&clean), REST_COLUMNS);
+    cli_put(c, paint, buf_str(&cut));
+    buf_free(&clean);
+    buf_free(&cut);
+}
+
+static void print_line(struct cli *c, const struct event *ev, const struct line *l)
+{
+    struct buf clock = {0};
+
+    if (ev->at_us > 0)
+        when_clock(&clock, ev->at_us);
+    fprintf(c->out, "%s%4lld  %-12.*s%s  ", paint_begin(c->out_colour, PAINT_DIM),
+            (long long)ev->seq, STR_ARG(buf_str(&clock)), paint_end(c->out_colour, PAINT_DIM));
+    cli_put(c, l->type_paint, ev->type);
+    if (l->what.n + l->detail.n > 0)
+        fprintf(c->out, "%*s", ev->type.n < TYPE_COLUMNS ? (int)(TYPE_COLUMNS - ev->type.n) : 0,
+                "");
+    if (l->what.n > 0) {
+        fputs("  ", c->out);
+        put_fitted(c, PAINT_NONE, &l->what);
+    }
+    if (l->detail.n > 0) {
+        fputs("  ", c->out);
+        put_fitted(c, l->detail_paint, &l->detail);
+    }
+    fputc('\n', c->out);
+    buf_free(&clock);
+}
+
+void event_print(struct event_log *log, const struct event *ev, struct cli *c)
+{
+    struct arena a = {0};
+    struct payload p;
+    struct line l = {.detail_paint = PAINT_NONE};
+
+    read_payload(ev->payload, &p, &a);
+    if (str_starts(ev->type, STR("step.")) && str_present(p.step_id))
+        describe_step(log, ev, &p, &l, &a);
+    else if (str_starts(ev->type, STR("dispatch.")))
+        describe_dispatch(log, ev, &p, &l);
+    else if (str_starts(ev->type, STR("execution.")))
+        describe_execution(log, ev, &p, &l);
+    else
+        describe_other(ev, &p, &l);
+    if (c != NULL)
+        print_line(c, ev, &l);
+    buf_free(&l.what);
+    buf_free(&l.detail);
+    arena_free(&a);
+}
+
+void event_log_free(struct event_log *log)
+{
+    map_free(&log->steps);
+    arena_free(&log->a);
+    buf_free(&log->status);
+    buf_free(&log->outcome);
+}

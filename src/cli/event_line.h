@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * One readable line for an event, in the light of the events before it: a step that runs again and
+ * a delivery that comes again are told apart from first ones. */
+#ifndef CLI_EVENT_LINE_H
+#define CLI_EVENT_LINE_H
+
+#include "base/json.h"
+#include "base/map.h"
+#include "cli/cli.h"
+
+struct event_log {
+    struct map steps; /* step id → struct event_step */
+    struct arena a;   /* of the steps */
+    size_t settled;   /* steps whose outcome is recorded */
+    bool acked;       /* an agent has had it */
+    int64_t created_us;
+    /* Set by the event that ended the execution. */
+    bool ended, completed;
+    struct buf status;  /* completed, failed, cancelled */
+    struct buf outcome; /* output's JSON, or the reason */
+    int64_t took_us;
+};
+
+struct event {
+    int64_t seq; /* 0: the event has none, which no kernel sends */
+    struct str type, payload;
+    int64_t at_us; /* 0: unknown */
+};
+
+/* False: the text is no event. Slices point into it or into the arena. */
+MUST_USE bool event_read(struct str json, struct arena *a, struct event *out);
+/* Takes the event into account and, unless c is NULL, prints its line. */
+void event_print(struct event_log *log, const struct event *event, struct cli *c);
+void event_log_free(struct event_log *log);
+
+#endif

@@ -1,0 +1,269 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * `rebuno exec ls` and `rebuno exec get`. */
+#include "base/clock.h"
+#include "cli/commands.h"
+#include "cli/table.h"
+#include "cli/view.h"
+#include "cli/visit.h"
+#include "cli/when.h"
+
+enum { LIST_DEFAULT = 50, LIST_PAGE = 200, LIST_MAX = 1000000 };
+
+/* ---- what an execution waits for ---- */
+
+static void add_until(struct buf *out, const char *before, struct str until, const char *after)
+{
+    int64_t at = 0, now = clock_wall_us();
+
+    if (!str_present(until) || !when_parse(until, &at) || at <= now)
+        return;
+    buf_add_z(out, before);
+    when_age(out, at - now);
+    buf_add_z(out, after);
+}
+
+static void add_waiting(struct buf *out, struct str entry, struct arena *a)
+{
+    struct str kind, until;
+    const struct view_field fields[] = {{"kind", true, &kind}, {"until", true, &until}};
+
+    view_read(entry, fields, COUNT(fields), a);
+    if (str_eq(kind, STR("agent"))) {
+        buf_add(out, STR("the agent"));
+        add_until(out, " (lease ends in ", until, ")");
+    } else if (str_eq(kind, STR("dispatch"))) {
+        buf_add(out, STR("its delivery"));
+        add_until(out, " (due in ", until, ")");
+    } else {
+        buf_add(out, kind);
+        add_until(out, " (until in ", until, ")");
+    }
+}
+
+/* "the agent (lease ends in 58s)"; absent when it waits for nothing. */
+static struct str waiting_text(struct str waiting_on, struct arena *a)
+{
+    struct buf text = {0};
+    struct json_walk walk = {0};
+    struct str entry;
+
+    if (json_type_of(waiting_on) != JSON_ARRAY)
+        return STR_NONE;
+    while (json_next_item(waiting_on, &walk, &entry)) {
+        if (text.n > 0)
+            buf_add(&text, STR(", "));
+        add_waiting(&text, entry, a);
+    }
+    struct str out = text.n == 0 ? STR_NONE : arena_str(a, buf_str(&text));
+    buf_free(&text);
+    return out;
+}
+
+/* ---- ls ---- */
+
+static const struct table_column LIST_COLUMNS[] = {
+    {"ID", false, 0}, {"AGENT", false, 30}, {"STATUS", false, 0},
+    {"AGE", true, 0}, {"DETAIL", false, 0},
+};
+
+static void add_execution(struct table *t, struct str execution, struct arena *a)
+{
+    struct str id, agent, status, created, reason, waiting;
+    const struct view_field fields[] = {
+        {"id", true, &id},
+        {"agent_id", true, &agent},
+        {"status", true, &status},
+        {"created_at", true, &created},
+        {"failure_reason", true, &reason},
+        {"waiting_on", false, &waiting},
+    };
+
+    view_read(execution, fields, COUNT(fields), a);
+    waiting = waiting_text(waiting, a);
+    if (str_present(waiting))
+        waiting = arena_printf(a, "waits for %.*s", STR_ARG(waiting));
+    table_add(t, PAINT_NONE, view_short_id(id));
+    table_add(t, PAINT_NONE, agent);
+    table_add(t, view_status_paint(status), status);
+    table_add(t, PAINT_NONE, view_age(created, clock_wall_us(), a));
+    table_add(t, PAINT_NONE, str_present(reason) ? reason : waiting);
+}
+
+struct listing {
+    int64_t left;
+    struct str cursor; /* in the visit's arena; absent: none */
+    struct table table;
+    struct buf json;
+    struct json_writer w;
+};
+
+static void add_query(struct buf *path, const char *name, const char *value)
+{
+    if (value == NULL)
+        return;
+    buf_printf(path, "&%s=", name);
+    client_escape(path, str_of(value));
+}
+
+static bool list_page(struct cli *c, struct visit *v, struct listing *l, struct err *e)
+{
+    struct buf path = {0};
+    struct str executions, cursor, item;
+    const struct view_field fields[] = {{"executions", false, &executions},
+                                        {"next_cursor", true, &cursor}};
+    struct json_walk walk = {0};
+
+    buf_printf(&path, "/v0/executions?limit=%d", (int)(l->left < LIST_PAGE ? l->left : LIST_PAGE));
+    add_query(&path, "agent_id", cli_flag(c, "agent"));
+    add_query(&path, "status", cli_flag(c, "status"));
+    add_query(&path, "cursor", l->cursor.p);
+    buf_add_byte(&path, '\0');
+    bool ok = client_get(v->client, path.p, &v->answer, e);
+    buf_free(&path);
+    if (!ok)
+        return false;
+    view_read(buf_str(&v->answer), fields, COUNT(fields), &v->a);
+    if (json_type_of(executions) != JSON_ARRAY)
+        return err_set(e, ERR_VALIDATION, "the kernel's listing has no executions");
+    while (l->left > 0 && json_next_item(executions, &walk, &item)) {
+        l->left--;
+        if (cli_json(c))
+            jw_raw(&l->w, item);
+        else
+            add_execution(&l->table, item, &v->a);
+    }
+    l->cursor = arena_str(&v->a, cursor);
+    return true;
+}
+
+static int list_executions(struct cli *c, struct visit *v, struct listing *l)
+{
+    struct err e;
+
+    jw_open(&l->w, '{');
+    jw_key(&l->w, "executions");
+    jw_open(&l->w, '[');
+    do {
+        if (!list_page(c, v, l, &e))
+            return cli_fail(c, &e);
+    } while (l->left > 0 && l->cursor.n > 0);
+    jw_close(&l->w, ']');
+    jw_member_str_opt(&l->w, "next_cursor", l->cursor);
+    jw_close(&l->w, '}');
+    if (cli_json(c)) {
+        cli_line(c, buf_str(&l->json));
+        return EXIT_OK;
+    }
+    table_print(&l->table, c);
+    if (table_rows(&l->table) == 0)
+        cli_remark(c, "no executions");
+    else if (l->cursor.n > 0)
+        cli_remark(c, "there are more: --limit N");
+    return EXIT_OK;
+}
+
+static bool parse_limit(struct cli *c, int64_t *limit, struct err *e)
+{
+    const char *text = cli_flag(c, "limit");
+
+    *limit = LIST_DEFAULT;
+    if (text == NULL || (str_to_int64(str_of(text), limit) && *limit >= 1 && *limit <= LIST_MAX))
+        return true;
+    return err_set(e, ERR_VALIDATION,
+                   "--limit: expected a whole number from 1 to %d, not \"%.80s\"", LIST_MAX, text);
+}
+
+int cmd_exec_ls(struct cli *c)
+{
+    struct visit v;
+    struct listing l = {.table = {.columns = LIST_COLUMNS, .n_columns = COUNT(LIST_COLUMNS)}};
+    struct err e;
+
+    l.w.out = &l.json;
+    if (!parse_limit(c, &l.left, &e))
+        return cli_fail_usage(c, &e);
+    int code = visit_begin(c, &v);
+    if (code == EXIT_OK)
+        code = list_executions(c, &v, &l);
+    table_free(&l.table);
+    buf_free(&l.json);
+    visit_end(&v);
+    return code;
+}
+
+/* ---- get ---- */
+
+static struct str duration_text(struct str from, struct str to, struct arena *a)
+{
+    struct buf text = {0};
+    int64_t from_us = 0, to_us = 0;
+
+    if (!str_present(from) || !str_present(to) || !when_parse(from, &from_us) ||
+        !when_parse(to, &to_us))
+        return STR_NONE;
+    when_duration(&text, to_us - from_us);
+    struct str out = arena_str(a, buf_str(&text));
+    buf_free(&text);
+    return out;
+}
+
+static void print_execution(struct cli *c, struct str execution, struct arena *a)
+{
+    struct str id, agent, status, input, output, reason, key, by, of, created, updated, deadline,
+        waiting;
+    const struct view_field fields[] = {
+        {"id", true, &id},
+        {"agent_id", true, &agent},
+        {"status", true, &status},
+        {"input", false, &input},
+        {"output", false, &output},
+        {"failure_reason", true, &reason},
+        {"idempotency_key", true, &key},
+        {"created_by", true, &by},
+        {"on_behalf_of", true, &of},
+        {"created_at", true, &created},
+        {"updated_at", true, &updated},
+        {"deadline_at", true, &deadline},
+        {"waiting_on", false, &waiting},
+    };
+    int64_t now = clock_wall_us();
+
+    view_read(execution, fields, COUNT(fields), a);
+    view_pair_painted(c, "id", PAINT_BOLD, id);
+    view_pair(c, "agent", agent);
+    view_pair_painted(c, "status", view_status_paint(status), status);
+    view_pair(c, "waits for", waiting_text(waiting, a));
+    view_pair_painted(c, "reason", PAINT_BAD, reason);
+    view_pair(c, "created", view_when(created, now, a));
+    view_pair(c, "created by", by);
+    view_pair(c, "on behalf of", of);
+    if (!view_is_final(status)) {
+        view_pair(c, "updated", view_when(updated, now, a));
+        view_pair(c, "deadline", view_when(deadline, now, a));
+    } else {
+        view_pair(c, "ended", view_when(updated, now, a));
+        view_pair(c, "took", duration_text(created, updated, a));
+    }
+    view_pair(c, "idempotency key", key);
+    view_pair_json(c, "input", input);
+    view_pair_json(c, "output", output);
+}
+
+int cmd_exec_get(struct cli *c)
+{
+    struct visit v;
+    struct err e;
+    int code = visit_begin_execution(c, &v);
+
+    if (code != EXIT_OK)
+        goto done;
+    if (!client_get(v.client, visit_path(&v, ""), &v.answer, &e))
+        code = cli_fail(c, &e);
+    else if (cli_json(c))
+        cli_line(c, buf_str(&v.answer));
+    else
+        print_execution(c, buf_str(&v.answer), &v.a);
+done:
+    visit_end(&v);
+    return code;
+}

@@ -1,0 +1,232 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The order of things: store, engine, agents of the manifest, API, sender; and backwards to the end. */
+#include "cli/serve.h"
+
+#include "api/api.h"
+#include "base/clock.h"
+#include "cli/manifest.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static const int64_t DRAIN_US = 8 * US_PER_S;
+
+struct kernel {
+    const struct config *config;
+    struct store *store;
+    struct engine *engine;
+    struct api *api;
+    struct sender *sender;
+    struct arena arena;
+    struct manifest manifest;
+};
+
+static void on_dispatches(void *ctx)
+{
+    struct kernel *k = ctx;
+
+    sender_wake(k->sender);
+}
+
+static void on_events(void *ctx, const struct uuid *execution_id, bool ended)
+{
+    struct kernel *k = ctx;
+
+    api_events(k->api, execution_id, ended);
+}
+
+static void on_agent(void *ctx, struct str agent_id)
+{
+    struct kernel *k = ctx;
+
+    api_agent_changed(k->api, agent_id);
+}
+
+/* The folder of the development database is made; nobody else's is. */
+static bool make_parent(const char *path, struct err *e)
+{
+    char *copy = xstrdup(str_of(path));
+    char *slash = strrchr(copy, '/');
+    bool ok = true;
+
+    if (slash != NULL && slash != copy) {
+        *slash = '\0';
+        if (mkdir(copy, 0755) != 0 && errno != EEXIST)
+            ok = err_set(e, ERR_UNAVAILABLE, "cannot create the folder %s: %s", copy, strerror(errno));
+    }
+    free(copy);
+    return ok;
+}
+
+static const char *store_url(struct kernel *k, struct err *e)
+{
+    const struct config *c = k->config;
+
+    if (!c->dev)
+        return c->db_url;
+    if (c->memory)
+        return "memory:";
+    if (!make_parent(c->db_path, e))
+        return NULL;
+    /* An absolute path begins with the third slash: sqlite:///path; a relative one follows two. */
+    return arena_printf(&k->arena, "sqlite://%s", c->db_path).p;
+}
+
+static bool register_agents(struct kernel *k, struct err *e)
+{
+    for (size_t i = 0; i < k->manifest.n; i++) {
+        const struct manifest_agent *agent = &k->manifest.agents[i];
+        struct command cmd = {.type = COMMAND_AGENT_REGISTER, .arena = &k->arena};
+
+        cmd.in.agent_register = (struct agent_registration){
+            .id = agent->id,
+            .webhook_url = agent->webhook_url,
+            .secret = agent->secret,
+            .lease_timeout_us = agent->lease_timeout_seconds * US_PER_S,
+        };
+        engine_run(k->engine, &cmd);
+        if (cmd.verdict != VERDICT_DONE)
+            return err_set(e, cmd.err.code, "agent %.*s: %s", STR_ARG(agent->id), cmd.err.message);
+    }
+    return true;
+}
+
+static bool boot_store(struct kernel *k, struct err *e)
+{
+    struct store_options options = {.url = store_url(k, e)};
+
+    if (options.url == NULL)
+        return false;
+    k->store = store_open(&options, e);
+    return k->store != NULL;
+}
+
+static bool boot(struct kernel *k, struct err *e)
+{
+    const struct config *c = k->config;
+    struct engine_options engine = {
+        .settings = &c->kernel,
+        .executors = (unsigned)c->db_max_conns / 2,
+        .deadline_check_interval_us = c->deadline_check_interval_us,
+        .signals = {k, on_dispatches, on_events, on_agent},
+    };
+    struct sender_options sender = {
+        .concurrency = c->dispatch_concurrency,
+        .timeout_us = c->kernel.dispatch_timeout_us,
+        .private_ranges = c->webhook_private,
+    };
+    struct api_options api = {
+        .bearer_token = c->bearer_token,
+        .dev = c->dev,
+        .listen_addr = c->listen_addr,
+        .max_body_bytes = c->max_body_bytes,
+    };
+
+    if (c->manifest_path != NULL && !manifest_load(c->manifest_path, &k->arena, &k->manifest, e))
+        return false;
+    if (!boot_store(k, e))
+        return false;
+    engine.store = k->store;
+    k->engine = engine_new(&engine, e);
+    if (k->engine == NULL)
+        return false;
+    sender.engine = api.engine = k->engine;
+    k->sender = sender_new(&sender, e);
+    if (k->sender == NULL)
+        return false;
+    api.sender_stats = sender_stats(k->sender);
+    k->api = api_new(&api, e); /* binds: a port that is taken fails before anything runs */
+    if (k->api == NULL || !engine_start(k->engine, e) || !register_agents(k, e))
+        return false;
+    return api_start(k->api, e) && sender_start(k->sender, e);
+}
+
+static void shut_down(struct kernel *k)
+{
+    sender_stop(k->sender);
+    if (k->api != NULL)
+        api_drain(k->api, clock_mono_us() + DRAIN_US);
+    if (k->engine != NULL)
+        engine_stop(k->engine);
+    api_free(k->api);
+    sender_free(k->sender);
+    engine_free(k->engine);
+    if (k->store != NULL)
+        store_close(k->store);
+    arena_free(&k->arena);
+}
+
+/* What a browser or curl can be given: a wildcard address is reached through the loopback one. */
+static struct str base_url(struct kernel *k)
+{
+    const char *addr = k->config->listen_addr, *colon = strrchr(addr, ':');
+    struct str host = str_make(addr, colon == NULL ? strlen(addr) : (size_t)(colon - addr));
+
+    if (str_empty(host) || str_eq(host, STR("0.0.0.0")) || str_eq(host, STR("[::]")))
+        host = STR("127.0.0.1");
+    return arena_printf(&k->arena, "http://%.*s:%u", STR_ARG(host), api_port(k->api));
+}
+
+static void greet(struct kernel *k)
+{
+    struct str url = base_url(k);
+    const struct config *c = k->config;
+
+    printf("rebuno %s, listening on %.*s\n", REBUNO_VERSION, STR_ARG(url));
+    if (c->dev) {
+        printf("  database  %s\n", c->memory ? "none: everything is gone at exit" : c->db_path);
+        for (size_t i = 0; i < k->manifest.n; i++)
+            printf("  agent     %.*s at %.*s\n", STR_ARG(k->manifest.agents[i].id),
+                   STR_ARG(k->manifest.agents[i].webhook_url));
+        if (k->manifest.n == 0)
+            printf("  no agents yet: add some with 'rebuno agent add MANIFEST', or start with --config\n");
+        else
+            printf("  try       rebuno exec create %.*s '{}' --watch\n",
+                   STR_ARG(k->manifest.agents[0].id));
+    }
+    fflush(stdout);
+    log_event(LOG_INFO, "kernel.started", {"url", url}, {"version", STR(REBUNO_VERSION)});
+}
+
+/* The first signal asks for an orderly end, a second one for the end. */
+static void wait_for_signal(const sigset_t *set)
+{
+    int sig;
+
+    while (sigwait(set, &sig) != 0)
+        ;
+    log_event(LOG_INFO, "kernel.stopping", {"signal", str_of(sigabbrev_np(sig))});
+    signal(SIGTERM, SIG_DFL);
+    signal(SIGINT, SIG_DFL);
+    pthread_sigmask(SIG_UNBLOCK, set, NULL);
+}
+
+int serve_run(const struct config *config)
+{
+    struct kernel k = {.config = config};
+    struct err e = {0};
+    sigset_t set;
+    int code = 1;
+
+    log_setup(config->log_level, config->log_format);
+    signal(SIGPIPE, SIG_IGN);
+    sigemptyset(&set);
+    sigaddset(&set, SIGTERM);
+    sigaddset(&set, SIGINT);
+    pthread_sigmask(SIG_BLOCK, &set, NULL); /* before the first thread: they inherit it */
+    if (boot(&k, &e)) {
+        greet(&k);
+        wait_for_signal(&set);
+        code = 0;
+    } else {
+        fprintf(stderr, "rebuno: %s\n", e.message);
+    }
+    shut_down(&k);
+    if (code == 0)
+        log_fields(LOG_INFO, "kernel.stopped", NULL, 0);
+    return code;
+}

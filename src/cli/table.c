@@ -1,0 +1,124 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Aligned columns. */
+#include "cli/table.h"
+
+#include <stdlib.h>
+
+#include "base/arena.h"
+#include "cli/text.h"
+
+enum { GAP = 2, LAST_COLUMN_MIN = 8 };
+
+struct table_cell {
+    char *text; /* owned, clean */
+    size_t n, columns;
+    enum paint paint;
+};
+
+void table_free(struct table *t)
+{
+    for (size_t i = 0; i < t->n; i++)
+        free(t->cells[i].text);
+    free(t->cells);
+    t->cells = NULL;
+    t->n = t->cap = 0;
+}
+
+void table_add(struct table *t, enum paint paint, struct str text)
+{
+    struct buf clean = {0};
+
+    if (t->n == t->cap) {
+        t->cap = t->cap == 0 ? 64 : t->cap * 2;
+        t->cells = xrealloc(t->cells, t->cap * sizeof *t->cells);
+    }
+    text_clean(&clean, text, TEXT_ONE_LINE);
+    struct str s = buf_str(&clean);
+    t->cells[t->n++] = (struct table_cell){xstrdup(s), s.n, text_columns(s), paint};
+    buf_free(&clean);
+}
+
+size_t table_rows(const struct table *t)
+{
+    return t->n / t->n_columns;
+}
+
+static size_t column_width(const struct table *t, size_t column, const struct cli *c)
+{
+    size_t width = strlen(t->columns[column].title), limit = t->columns[column].limit;
+
+    for (size_t i = column; i < t->n; i += t->n_columns) {
+        if (t->cells[i].columns > width)
+            width = t->cells[i].columns;
+    }
+    return c->width > 0 && limit > 0 && width > limit ? limit : width;
+}
+
+static void pad(struct cli *c, size_t columns)
+{
+    fprintf(c->out, "%*s", (int)columns, "");
+}
+
+static void print_cell(const struct table_cell *cell, const struct table_column *column,
+                       size_t width, bool last, struct cli *c)
+{
+    struct buf cut = {0};
+    struct str text = str_make(cell->text, cell->n);
+    size_t columns = cell->columns;
+
+    if (width > 0 && columns > width) {
+        text_fit(&cut, text, width);
+        text = buf_str(&cut);
+        columns = text_columns(text);
+    }
+    size_t fill = width > columns ? width - columns : 0;
+    if (column->right)
+        pad(c, fill);
+    fputs(paint_begin(c->out_colour, cell->paint), c->out);
+    fwrite(text.p, 1, text.n, c->out);
+    fputs(paint_end(c->out_colour, cell->paint), c->out);
+    if (!last)
+        pad(c, (column->right ? 0 : fill) + GAP);
+    buf_free(&cut);
+}
+
+/* `widths` of the last column is 0 when nothing limits it. */
+static void print_row(const struct table *t, const struct table_cell *row, const size_t *widths,
+                      struct cli *c)
+{
+    size_t n = t->n_columns;
+
+    while (n > 1 && row[n - 1].n == 0) /* no blanks at the end of a line */
+        n--;
+    for (size_t i = 0; i < n; i++)
+        print_cell(&row[i], &t->columns[i], widths[i], i + 1 == n, c);
+    fputc('\n', c->out);
+}
+
+void table_print(const struct table *t, struct cli *c)
+{
+    if (t->n == 0)
+        return;
+    size_t *widths = xzalloc(t->n_columns * sizeof *widths), used = 0;
+    struct table_cell *titles = xzalloc(t->n_columns * sizeof *titles);
+    size_t last = t->n_columns - 1;
+
+    for (size_t i = 0; i <= last; i++) {
+        struct str title = str_of(t->columns[i].title);
+
+        widths[i] = column_width(t, i, c);
+        used += i < last ? widths[i] + GAP : 0;
+        titles[i] = (struct table_cell){xstrdup(title), title.n, title.n, PAINT_DIM};
+    }
+    if (!t->columns[last].right) {
+        size_t left = c->width > used ? c->width - used : 0;
+        widths[last] = c->width == 0 ? 0 : left > LAST_COLUMN_MIN ? left : LAST_COLUMN_MIN;
+    }
+    print_row(t, titles, widths, c);
+    for (size_t i = 0; i + t->n_columns <= t->n; i += t->n_columns)
+        print_row(t, &t->cells[i], widths, c);
+    for (size_t i = 0; i <= last; i++)
+        free(titles[i].text);
+    free(titles);
+    free(widths);
+}

@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Times as people read them: local clock times, ages and durations. */
+#ifndef CLI_WHEN_H
+#define CLI_WHEN_H
+
+#include "base/clock.h"
+
+/* RFC 3339 in UTC, as the API sends it. */
+MUST_USE bool when_parse(struct str rfc3339, int64_t *wall_us);
+/* "0s", "59s", "3m", "5h", "12d": one unit, rounded down. Negative counts as nothing. */
+void when_age(struct buf *out, int64_t us);
+/* "850ms", "1.2s", "3m05s", "2h10m", "3d04h". */
+void when_duration(struct buf *out, int64_t us);
+void when_clock(struct buf *out, int64_t wall_us); /* 15:04:05.678, local */
+void when_full(struct buf *out, int64_t wall_us);  /* 2026-01-02 15:04:05, local */
+
+#endif
