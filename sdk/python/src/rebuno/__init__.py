@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rebuno: durable execution for AI agents.
+
+An `Agent` runs a handler for each execution that the kernel delivers to it. What the handler
+does through tools and steps is recorded; when the agent dies, the kernel delivers the execution
+again, the handler runs from the top, and every recorded step comes back from the record.
+A `Client` creates executions and follows them.
+"""
+
+from . import types
+from ._agent import Agent
+from ._client import Client
+from ._context import execution, previous
+from ._handler import Result
+from ._tools import step, tool, wrap_tool
+from .errors import (
+    APIError,
+    Blocked,
+    ConflictError,
+    ForbiddenError,
+    LeaseSuperseded,
+    NetworkError,
+    NotFoundError,
+    PolicyError,
+    RateLimited,
+    RebunoError,
+    Terminated,
+    ToolError,
+    UnauthorizedError,
+    ValidationError,
+    failure_reason,
+)
+
+__all__ = [
+    "APIError",
+    "Agent",
+    "Blocked",
+    "Client",
+    "ConflictError",
+    "ForbiddenError",
+    "LeaseSuperseded",
+    "NetworkError",
+    "NotFoundError",
+    "PolicyError",
+    "RateLimited",
+    "RebunoError",
+    "Result",
+    "Terminated",
+    "ToolError",
+    "UnauthorizedError",
+    "ValidationError",
+    "execution",
+    "failure_reason",
+    "previous",
+    "step",
+    "tool",
+    "types",
+    "wrap_tool",
+]

@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One delivery attempt of an execution: in whose name it speaks, and what is in flight.
+
+It belongs to the event loop that received the delivery. Calls from other threads and loops are
+carried over to that loop, so the HTTP client and the counts have one owner.
+"""
+
+import asyncio
+import contextlib
+import copy
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from contextvars import ContextVar
+from typing import Any, TypeVar
+
+from ._protocol import Lease, Request
+from ._transport import LASTING, Patience, Wire
+from .errors import Blocked, LeaseSuperseded, Terminated
+
+_T = TypeVar("_T")
+
+# The step in whose body the code runs, "" outside of one.
+current_step: ContextVar[str] = ContextVar("rebuno_step", default="")
+
+
+class Attempt:
+    """The state that the steps, the handler and the agent share."""
+
+    def __init__(self, wire: Wire, execution_id: str, lease: Lease) -> None:
+        self.execution_id = execution_id
+        self.lease = lease
+        self.suspension: Blocked | Terminated | None = None
+        self.abandoned = False  # superseded or shut down: nothing is reported any more
+        self.draining = False  # the agent is closing: nothing new is started
+        self._sealed = False  # suspended, and the handler has ended
+        self._wire = wire
+        self._loop = asyncio.get_running_loop()
+        self._lock = threading.Lock()
+        self._tasks: dict[asyncio.Task[Any], asyncio.AbstractEventLoop] = {}
+        self._busy = 0
+        self._open_model_calls: set[str] = set()
+        self._changed = asyncio.Event()
+
+    async def send(self, request: Request, patience: Patience = LASTING) -> bytes:
+        """Sends a request by the owner's loop, whichever loop the caller runs on."""
+        try:
+            return await self._on_owner(lambda: self._wire.send(request, patience))
+        except Terminated as exc:
+            self.suspend(exc)
+            raise
+
+    def suspend(self, reason: Blocked | Terminated) -> None:
+        """Remembers the first stop that was met: a handler may swallow the exception."""
+        if self.suspension is None:
+            self.suspension = reason
+
+    async def admit(self) -> None:
+        """Returns when a new step may be sent. An agent that is closing starts none.
+
+        What a running step's body needs is let through: the step could not finish otherwise.
+        """
+        if self.draining and not current_step.get():
+            await self._on_owner(lambda: self._until(lambda: self.abandoned or not self.draining))
+        if self._sealed and self.suspension is not None and not current_step.get():
+            raise copy.copy(self.suspension)
+        if self.abandoned:
+            raise LeaseSuperseded("this delivery was given up; another attempt carries on")
+
+    def spawn(self, work: Coroutine[Any, Any, _T]) -> asyncio.Task[_T]:
+        """Starts a task on the caller's loop that ends with the attempt."""
+        task = asyncio.create_task(work)
+        with self._lock:
+            self._tasks[task] = asyncio.get_running_loop()
+        task.add_done_callback(self._forget)
+        return task
+
+    def abandon(self) -> None:
+        """Cancels what runs; nothing of it is reported."""
+        self.abandoned = True
+        with self._lock:
+            running = list(self._tasks.items())
+        for task, loop in running:
+            with contextlib.suppress(RuntimeError):  # its loop has closed: it is gone
+                loop.call_soon_threadsafe(task.cancel)
+        self._wake()
+
+    def seal(self) -> None:
+        """The handler of a suspended execution has ended: what it left behind starts nothing."""
+        self._sealed = True
+
+    def finish(self) -> None:
+        """The dispatch is over: nothing has to wait for it."""
+        self.draining = False
+        self._wake()
+
+    @contextlib.contextmanager
+    def busy(self) -> Iterator[None]:
+        """Marks work that a closing agent waits for."""
+        self._count(1)
+        try:
+            yield
+        finally:
+            self._count(-1)
+
+    def begin_model_call(self, step_id: str) -> None:
+        """Marks a model call that a closing agent waits for, until `end_model_call`."""
+        self._open_model_calls.add(step_id)
+
+    def end_model_call(self, step_id: str) -> None:
+        """The call was recorded, or given up."""
+        self._open_model_calls.discard(step_id)
+        self._wake()
+
+    async def until_settled(self) -> None:
+        """Returns when no step is in flight."""
+        await self._until(lambda: self._busy == 0)
+
+    async def until_stopped(self) -> None:
+        """Returns when the tasks of this loop have ended, after `abandon`."""
+        with self._lock:
+            mine = {task for task, loop in self._tasks.items() if loop is self._loop}
+        if mine:
+            await asyncio.wait(mine)
+
+    async def until_idle(self) -> None:
+        """Returns when no step and no model call is in flight."""
+        await self._until(lambda: self._busy == 0 and not self._open_model_calls)
+
+    def _count(self, change: int) -> None:
+        with self._lock:
+            self._busy += change
+        self._wake()
+
+    def _forget(self, task: asyncio.Task[Any]) -> None:
+        with self._lock:
+            self._tasks.pop(task, None)
+
+    def _wake(self) -> None:
+        with contextlib.suppress(RuntimeError):  # the owner's loop has closed
+            self._loop.call_soon_threadsafe(self._changed.set)
+
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        # A change made elsewhere sets the event by a callback, so after this clear, never before.
+        while not condition():
+            self._changed.clear()
+            await self._changed.wait()
+
+    async def _on_owner(self, work: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
+        if asyncio.get_running_loop() is self._loop:
+            return await work()
+        if self._loop.is_closed():
+            raise LeaseSuperseded("the agent that received this delivery has shut down")
+        future = asyncio.run_coroutine_threadsafe(work(), self._loop)
+        return await asyncio.wrap_future(future)

@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One delivery from webhook to outcome: read, bind, run the handler beside heartbeats, report."""
+
+import asyncio
+import inspect
+import logging
+
+from . import _requests
+from ._attempt import Attempt
+from ._context import ExecutionContext, enter
+from ._handler import Handler, InputInvalid, Result
+from ._json import encode
+from ._protocol import Delivery, Request, read
+from ._refusals import find_refusal
+from ._steps import too_large
+from ._transport import BRIEF, LASTING, Wire
+from .errors import (
+    APIError,
+    LeaseSuperseded,
+    NotFoundError,
+    PolicyError,
+    RateLimited,
+    RebunoError,
+    Terminated,
+    ToolError,
+    failure_reason,
+)
+from .types import Execution, ExecutionStatus
+
+logger = logging.getLogger("rebuno")
+
+_ENDED = (ExecutionStatus.COMPLETED, ExecutionStatus.FAILED, ExecutionStatus.CANCELLED)
+_LONGEST_HEARTBEAT_S = 30.0
+
+
+class Dispatch:
+    """Runs the handler for one delivery; `task` ends when nothing of it is left to do."""
+
+    def __init__(self, wire: Wire, delivery: Delivery, handler: Handler) -> None:
+        self.delivery = delivery
+        self.execution_id = delivery.execution_id
+        self._wire = wire
+        self._handler = handler
+        self._attempt = Attempt(wire, delivery.execution_id, delivery.lease)
+        self.task = asyncio.create_task(self._run(), name=f"rebuno {delivery.execution_id}")
+
+    def is_superseded_by(self, other: Delivery) -> bool:
+        """Tells whether `other` is a newer delivery than this, rather than a repeat of it."""
+        mine = self.delivery
+        return (
+            other.dispatch_id != mine.dispatch_id or other.dispatch_attempt > mine.dispatch_attempt
+        )
+
+    def cancel(self) -> None:
+        """Gives the delivery up: what runs is cancelled, nothing is reported."""
+        self._attempt.abandon()
+        self.task.cancel()
+
+    async def stop(self, grace_s: float) -> None:
+        """Lets running steps finish, starts none; then cancels and gives the run back."""
+        if self._attempt.abandoned:
+            await asyncio.wait({self.task})
+            return
+        self._attempt.draining = True
+        idle = asyncio.create_task(self._attempt.until_idle())
+        first = asyncio.FIRST_COMPLETED
+        await asyncio.wait({self.task, idle}, timeout=grace_s, return_when=first)
+        idle.cancel()
+        if self.task.done():
+            return
+        self.cancel()
+        await asyncio.wait({self.task})
+        await self._attempt.until_stopped()
+        if self._attempt.suspension is None:
+            await self._release()
+
+    async def _run(self) -> None:
+        try:
+            await self._serve()
+        except asyncio.CancelledError:
+            if not self._attempt.abandoned:
+                raise
+        except (LeaseSuperseded, Terminated) as exc:
+            self._log(logging.INFO, "stopped", exc)
+        except RebunoError as exc:
+            self._log(logging.ERROR, "given up, to be delivered again", exc)
+        finally:
+            self._attempt.finish()
+
+    async def _serve(self) -> None:
+        request = _requests.get_execution(self.execution_id)
+        body = await self._wire.send(request, LASTING)
+        execution = read(Execution, body)
+        if execution.status in _ENDED:
+            return
+        enter(ExecutionContext(self._attempt, execution))
+        report = await self._outcome(execution)
+        if report is not None:
+            await self._report(report)
+
+    async def _outcome(self, execution: Execution) -> Request | None:
+        """Runs the handler; returns what to report, None if the kernel knows it already."""
+        try:
+            arguments = self._handler.bind(execution.input)
+        except InputInvalid as exc:
+            return self._failure(f"input_invalid: {exc}")
+        except Exception as exc:  # of a model's own validators
+            return self._died(exc)
+        heart = asyncio.create_task(self._beat())
+        try:
+            report = await self._handle(arguments)
+            if self._attempt.suspension is None:
+                return report
+            # Calls beside the one that waits run to their end, under a lease that is kept.
+            self._attempt.seal()
+            await self._attempt.until_settled()
+            return None
+        finally:
+            heart.cancel()
+
+    async def _handle(self, arguments: inspect.BoundArguments) -> Request | None:
+        try:
+            return self._completion(await self._handler.run(arguments))
+        except asyncio.CancelledError as exc:
+            if self._attempt.abandoned or self.task.cancelling():
+                raise
+            return self._failure(failure_reason(exc))  # it cancelled itself
+        except Exception as exc:
+            return self._died(exc)
+
+    def _completion(self, value: object) -> Request:
+        result = value if isinstance(value, Result) else Result(value)
+        output = encode(result.output, "the handler's output")
+        state = None if result.state is None else encode(result.state, "the handler's state")
+        return _requests.complete(self.execution_id, self.delivery.lease, output, state)
+
+    def _died(self, exc: Exception) -> Request | None:
+        refusal = find_refusal(exc)
+        if isinstance(refusal, PolicyError | RateLimited):
+            return self._failure(failure_reason(refusal))
+        if refusal is not None:
+            return None
+        if not isinstance(exc, ToolError) and self._attempt.suspension is None:
+            logger.error("execution %s: the handler failed", self.execution_id, exc_info=exc)
+        return self._failure(failure_reason(exc))
+
+    def _failure(self, reason: str) -> Request:
+        return _requests.fail(self.execution_id, self.delivery.lease, reason)
+
+    async def _report(self, report: Request) -> None:
+        if self._attempt.abandoned:  # the handler swallowed its cancellation
+            return
+        with self._attempt.busy():
+            try:
+                await self._wire.send(report, LASTING)
+            except APIError as exc:
+                if exc.code != "payload_too_large":
+                    raise
+                reason = too_large("output", len(report.body), exc)
+                failed = self._failure(f"agent_error: {type(exc).__name__}: {reason}")
+                await self._wire.send(failed, LASTING)
+
+    async def _beat(self) -> None:
+        """Renews the lease for as long as the handler runs."""
+        request = _requests.heartbeat(self.execution_id, self.delivery.lease)
+        interval_s = min(self.delivery.lease_timeout_seconds / 3, _LONGEST_HEARTBEAT_S)
+        while True:
+            await self._wire.environment.sleep(interval_s)
+            try:
+                await self._wire.send(request, BRIEF)
+            except (LeaseSuperseded, Terminated) as exc:
+                self._log(logging.INFO, "stopped", exc)
+                self.cancel()
+                return
+            except RebunoError as exc:
+                self._log(logging.WARNING, "heartbeat failed", exc)
+
+    async def _release(self) -> None:
+        request = _requests.release(self.execution_id, self.delivery.lease)
+        try:
+            await self._wire.send(request)
+        except (NotFoundError, LeaseSuperseded, Terminated):
+            pass  # a kernel that does not know the route, or nothing left to give back
+        except RebunoError as exc:
+            self._log(logging.WARNING, "not released, to be delivered when its lease ends", exc)
+
+    def _log(self, level: int, text: str, error: RebunoError) -> None:
+        logger.log(level, "execution %s: %s: %s", self.execution_id, text, error)

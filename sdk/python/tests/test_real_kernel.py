@@ -1,0 +1,430 @@
+"""Against the real kernel: the program named by REBUNO_BIN, started here on a free port."""
+
+import asyncio
+import os
+import re
+import signal
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from subprocess import PIPE, STDOUT, Popen
+from typing import IO, Any
+
+import httpx2
+import pytest
+import uvicorn
+from conftest import readme_blocks
+
+import rebuno
+from rebuno import Agent, Client, Result, ToolError, execution, previous, step, tool
+
+BIN = os.environ.get("REBUNO_BIN", "")
+pytestmark = pytest.mark.skipif(not BIN, reason="REBUNO_BIN names no kernel")
+
+SECRET = "real-secret"
+DEADLINE = 30.0
+EFFECTS = Path(__file__).parent / "agents" / "effects.py"
+URL = re.compile(r"http://[\w.\[\]:-]+:\d+")
+
+
+class Process:
+    """A child that says its URL; only this child is ever ended, by its own id."""
+
+    def __init__(self, command: list[str], cwd: Path, **env: str) -> None:
+        self.child = Popen(
+            command, cwd=cwd, env=os.environ | env, stdout=PIPE, stderr=STDOUT, text=True
+        )
+        self.output: list[str] = []
+        self._url: str | None = None
+        self._said = threading.Event()
+        assert self.child.stdout is not None
+        self._reader = threading.Thread(target=self._read, args=(self.child.stdout,))
+        self._reader.start()
+
+    def _read(self, lines: IO[str]) -> None:
+        with lines:
+            for line in lines:
+                self.output.append(line)
+                if self._url is None and (found := URL.search(line)):
+                    self._url = found[0]
+                    self._said.set()
+        self._said.set()
+
+    def url(self) -> str:
+        assert self._said.wait(DEADLINE), "no URL in time"
+        assert self._url is not None, "".join(self.output)
+        return self._url
+
+    def end(self, how: int) -> None:
+        if self.child.poll() is None:
+            self.child.send_signal(how)
+        self.child.wait(DEADLINE)
+        self._reader.join(DEADLINE)
+
+
+@pytest.fixture(scope="module")
+def kernel_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    command = [BIN, "dev", "--memory", "--listen-addr", "127.0.0.1:0"]
+    folder = tmp_path_factory.mktemp("kernel")
+    # A short lease: the tests that kill an agent wait for it.
+    process = Process(command, folder, REBUNO_DISPATCH_LEASE_TIMEOUT="2s")
+    try:
+        yield process.url()
+    finally:
+        process.end(signal.SIGTERM)
+
+
+@pytest.fixture
+async def client(kernel_url: str) -> AsyncIterator[Client]:
+    async with Client(kernel_url) as client:
+        yield client
+
+
+async def register(kernel_url: str, agent_id: str, url: str, **more: Any) -> None:
+    body = {"id": agent_id, "webhook_url": f"{url}/webhook", "secret": SECRET} | more
+    async with httpx2.AsyncClient() as http:
+        answer = await http.post(f"{kernel_url}/v0/agents", json=body)
+    assert answer.status_code == 201, answer.text
+
+
+@asynccontextmanager
+async def serving(
+    kernel_url: str, agent_id: str, process: Callable[..., Any], **options: Any
+) -> AsyncIterator[Agent]:
+    """An agent in this process, on a free port, registered."""
+    agent = Agent(agent_id, secret=SECRET, base_url=kernel_url, **options)
+    agent.bind(process)
+    server = uvicorn.Server(
+        uvicorn.Config(agent.app, host="127.0.0.1", port=0, log_level="warning", lifespan="on")
+    )
+    task = asyncio.create_task(server.serve())
+    await until(lambda: server.started)
+    port = server.servers[0].sockets[0].getsockname()[1]
+    await register(kernel_url, agent_id, f"http://127.0.0.1:{port}")
+    try:
+        yield agent
+    finally:
+        server.should_exit = True
+        await task
+
+
+async def until(condition: Callable[[], Any]) -> None:
+    deadline = time.monotonic() + DEADLINE
+    while not condition():
+        assert time.monotonic() < deadline, "did not happen in time"
+        await asyncio.sleep(0.005)
+
+
+async def types_of(client: Client, execution_id: str) -> list[str]:
+    return [event.type for event in await client.events(execution_id, limit=1000)]
+
+
+async def test_end_to_end(kernel_url: str, client: Client) -> None:
+    @tool("greet")
+    async def greet(name: str, mark: str = "!") -> dict[str, str]:
+        return {"text": f"Hello {name}{mark} é😀"}
+
+    @tool
+    def bad() -> None:
+        raise ValueError("out of luck")
+
+    async def process(name: str) -> Result:
+        context = execution()
+        assert context.dispatch_attempt == 1
+        greeting = await greet(name)
+        number = await step("number", lambda: 1.0)
+        with pytest.raises(ToolError, match="out of luck"):
+            await bad()
+        return Result([greeting, number, await previous(), context.session], {"turn": 1})
+
+    async with serving(kernel_url, "greeter", process, description="greets"):
+        for _ in range(2):
+            created = await client.create("greeter", {"name": "Ada"})
+            ended = await client.wait(created.id, DEADLINE)
+            assert ended.status == "completed", ended.failure_reason
+            assert ended.output == [{"text": "Hello Ada! é😀"}, 1.0, None, ""]
+        steps = await client.list_steps(created.id)
+        assert [(one.kind, one.target, one.status) for one in steps] == [
+            ("tool_call", "greet", "succeeded"),
+            ("local", "number", "succeeded"),
+            ("tool_call", "bad", "failed"),
+        ]
+        first = await client.get_step(created.id, steps[0].step_id)
+        assert first.args == {"name": "Ada", "mark": "!"}
+        assert (await client.get_step(created.id, steps[2].step_id)).error == {
+            "message": "out of luck"
+        }
+        page = await client.list(agent_id="greeter", limit=1)
+        assert [one.id for one in page.executions] == [created.id]
+        assert page.next_cursor
+        shown = await metadata(kernel_url, "greeter")
+        assert shown["description"] == "greets"
+        assert shown["input_schema"]["required"] == ["name"]
+
+
+async def metadata(kernel_url: str, agent_id: str) -> dict[str, Any]:
+    """The agent as the kernel shows it, once it has published its metadata."""
+    async with asyncio.timeout(DEADLINE), httpx2.AsyncClient() as http:
+        while True:
+            shown: dict[str, Any] = (await http.get(f"{kernel_url}/v0/agents/{agent_id}")).json()
+            if "input_schema" in shown:
+                return shown
+
+
+async def test_a_result_that_is_too_large(kernel_url: str, client: Client) -> None:
+    large = "x" * (10 << 20)
+
+    async def process(given: Any) -> Any:
+        with pytest.raises(rebuno.APIError) as caught:
+            await step("large", lambda: large)
+        assert caught.value.code == "payload_too_large"
+        return large if given == "too" else "small"
+
+    async with serving(kernel_url, "large", process):
+        created = await client.create("large")
+        assert (await client.wait(created.id, DEADLINE)).output == "small"
+        (recorded,) = await client.list_steps(created.id)
+        assert recorded.status == "failed"
+        assert str(len(large) + 2) in recorded.error["message"]  # with its quotes
+        created = await client.create("large", "too")
+        ended = await client.wait(created.id, DEADLINE)
+        assert ended.failure_reason.startswith("agent_error: APIError: the output of ")
+
+
+async def test_failures(kernel_url: str, client: Client) -> None:
+    def process(a: int) -> Any:
+        if a == 1:
+            raise ValueError("one")
+        return {1, 2}
+
+    async with serving(kernel_url, "failing", process):
+        reasons = []
+        for given in ({}, {"a": 1}, {"a": 2}):
+            created = await client.create("failing", given)
+            ended = await client.wait(created.id, DEADLINE)
+            assert ended.status == "failed"
+            reasons.append(ended.failure_reason)
+    assert reasons[0] == "input_invalid: missing required input fields: a"
+    assert reasons[1] == "agent_error: ValueError: one"
+    assert reasons[2].startswith("agent_error: TypeError: ")
+
+
+async def test_client_errors(client: Client, kernel_url: str) -> None:
+    with pytest.raises(rebuno.NotFoundError):
+        await client.create("nobody")
+    with pytest.raises(rebuno.RebunoError):
+        await client.get("01920000-0000-7000-8000-000000000001")
+    async with serving(kernel_url, "quick", lambda given: given):
+        first = await client.create("quick", 1, idempotency_key="once")
+        again = await client.create("quick", 2, idempotency_key="once")
+        assert again.id == first.id
+        await client.wait(first.id, DEADLINE)
+        with pytest.raises(rebuno.ConflictError):
+            await client.cancel(first.id)
+
+
+async def test_watch_and_stream(kernel_url: str, client: Client) -> None:
+    go = asyncio.Event()
+
+    async def process(given: Any) -> str:
+        await go.wait()
+        context = execution()
+        step_id, _ = await context.begin_llm("model", {"model": "model"})
+        for number in range(3):
+            await context.publish_llm_delta(step_id, number, f"piece {number} é")
+        await context.record_llm(step_id, {"text": "whole"})
+        return "done"
+
+    async def collect(pieces: list[str]) -> None:
+        async for delta in client.stream(created.id):
+            pieces.append(delta.data)
+
+    async with serving(kernel_url, "talker", process):
+        created = await client.create("talker")
+        pieces: list[str] = []
+        streaming = asyncio.create_task(collect(pieces))
+        seen = []
+        async for event in client.watch(created.id):
+            seen.append(event)
+            if event.type == "dispatch.acked":
+                # Long enough for the live tail to be connected: it shows only what comes after.
+                await until_connected(client, created.id)
+                go.set()
+        await asyncio.wait_for(streaming, DEADLINE)
+    assert [event.event_seq for event in seen] == list(range(1, len(seen) + 1))
+    assert seen[-1].type == "execution.completed"
+    assert seen[-1].payload["output"] == "done"
+    assert pieces == [f"piece {number} é" for number in range(3)]
+
+
+async def until_connected(client: Client, execution_id: str) -> None:
+    """Returns when a second reader is connected, and so, in all likelihood, the first."""
+    async with httpx2.AsyncClient() as http:
+        url = f"{client.base_url}/v0/executions/{execution_id}/stream"
+        for _ in range(3):
+            async with http.stream("GET", url, headers={"Accept": "text/event-stream"}) as answer:
+                assert answer.status_code == 200
+
+
+async def test_wait_takes_no_longer_than_asked(kernel_url: str, client: Client) -> None:
+    async with serving(kernel_url, "idle", lambda given: asyncio.Event().wait(), shutdown_grace=0):
+        created = await client.create("idle")
+        with pytest.raises(TimeoutError):
+            await client.wait(created.id, timeout=0.1)
+        await client.cancel(created.id)
+        assert (await client.wait(created.id, DEADLINE)).status == "cancelled"
+
+
+async def test_heartbeats_keep_the_lease(kernel_url: str, client: Client) -> None:
+    beats = 0
+
+    async def body() -> int:
+        await until(lambda: beats >= 5)  # longer than the lease of 2 s
+        return execution().dispatch_attempt
+
+    async with serving(kernel_url, "slow", lambda given: step("slow", body)) as agent:
+        wire = agent._wire
+        send = wire.send
+
+        async def counting(request: Any, *args: Any) -> bytes:
+            nonlocal beats
+            answer = await send(request, *args)
+            beats += request.path.endswith("/heartbeat")
+            return answer
+
+        wire.send = counting  # type: ignore[assignment,method-assign]
+        created = await client.create("slow")
+        ended = await client.wait(created.id, DEADLINE)
+        assert ended.output == 1
+        assert (await types_of(client, created.id)).count("dispatch.acked") == 1
+
+
+async def test_a_cancelled_execution_stops_its_handler(kernel_url: str, client: Client) -> None:
+    started, cancelled = asyncio.Event(), asyncio.Event()
+
+    async def process(given: Any) -> None:
+        started.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            cancelled.set()
+            raise
+
+    async with serving(kernel_url, "stopped", process) as agent:
+        created = await client.create("stopped")
+        await asyncio.wait_for(started.wait(), DEADLINE)
+        await client.cancel(created.id)
+        await asyncio.wait_for(cancelled.wait(), DEADLINE)
+        await asyncio.wait_for(agent.join(), DEADLINE)
+
+
+class Effects:
+    """The agent of agents/effects.py, as processes that come and go."""
+
+    def __init__(self, kernel_url: str, folder: Path) -> None:
+        self.kernel_url = kernel_url
+        self.folder = folder
+        self.file = folder / "effects"
+        self.go = folder / "go"
+        self.processes: list[Process] = []
+
+    async def start(self, lease_s: float | None = None, grace_s: float = 0) -> Process:
+        process = Process(
+            [sys.executable, str(EFFECTS)],
+            self.folder,
+            REBUNO_URL=self.kernel_url,
+            REBUNO_AGENT_SECRET=SECRET,
+            EFFECTS=str(self.file),
+            GO=str(self.go),
+            GRACE=str(grace_s),
+        )
+        self.processes.append(process)
+        more = {} if lease_s is None else {"lease_timeout_seconds": lease_s}
+        url = await asyncio.to_thread(process.url)
+        await register(self.kernel_url, "effects", url, **more)
+        return process
+
+    def seen(self) -> list[str]:
+        return self.file.read_text().splitlines() if self.file.exists() else []
+
+
+@pytest.fixture
+async def effects(kernel_url: str, tmp_path: Path) -> AsyncIterator[Effects]:
+    effects = Effects(kernel_url, tmp_path)
+    yield effects
+    for process in effects.processes:
+        process.end(signal.SIGKILL)
+
+
+@pytest.mark.parametrize("mode", ["safe", "once"])
+async def test_killed_between_effect_and_record(
+    effects: Effects, client: Client, mode: str
+) -> None:
+    doomed = await effects.start()
+    created = await client.create("effects", {"mode": mode})
+    await until(lambda: len(effects.seen()) == 2)
+    doomed.end(signal.SIGKILL)
+    effects.go.touch()
+    await effects.start()
+    ended = await client.wait(created.id, DEADLINE)
+    assert ended.status == "completed", ended.failure_reason
+    first, second, last = ended.output["steps"]
+    assert (first, last) == ("first done", "last done")
+    assert ended.output["attempt"] > 1
+    seen = effects.seen()
+    assert seen[0].startswith("first ")
+    if mode == "safe":
+        assert second == "second done"
+        assert len(seen) == 3
+        assert seen[1] == seen[2]  # the same step, run again
+    else:
+        assert len(seen) == 2  # never again
+        assert second
+        steps = await client.list_steps(created.id)
+        assert steps[1].error["reason"] == "indeterminate"
+
+
+async def test_a_graceful_shutdown_hands_over_at_once(effects: Effects, client: Client) -> None:
+    leaving = await effects.start(lease_s=600)  # only a release can be quick
+    created = await client.create("effects", {"mode": "safe"})
+    await until(lambda: len(effects.seen()) == 2)
+    await asyncio.to_thread(leaving.end, signal.SIGTERM)
+    effects.go.touch()
+    await effects.start(lease_s=600)
+    ended = await client.wait(created.id, DEADLINE)
+    assert ended.output["steps"] == ["first done", "second done", "last done"]
+    assert len(effects.seen()) == 3
+
+
+async def test_a_graceful_shutdown_lets_a_step_finish(effects: Effects, client: Client) -> None:
+    leaving = await effects.start(lease_s=600, grace_s=20)
+    created = await client.create("effects", {"mode": "once"})
+    await until(lambda: len(effects.seen()) == 2)
+    ending = asyncio.create_task(asyncio.to_thread(leaving.end, signal.SIGTERM))
+    await until(lambda: any("Shutting down" in line for line in leaving.output))
+    effects.go.touch()
+    await ending
+    await effects.start(lease_s=600)
+    ended = await client.wait(created.id, DEADLINE)
+    assert ended.output["steps"] == ["first done", "second done", "last done"]
+    assert len(effects.seen()) == 2
+
+
+async def test_the_programs_of_the_readme(kernel_url: str, tmp_path: Path) -> None:
+    agent, client = readme_blocks()
+    (tmp_path / "agent.py").write_text(agent.replace("port=5000", 'host="127.0.0.1", port=0'))
+    (tmp_path / "client.py").write_text(client)
+    env = {"REBUNO_URL": kernel_url, "REBUNO_AGENT_SECRET": SECRET, "PYTHONUNBUFFERED": "1"}
+    serving_it = Process([sys.executable, "agent.py"], tmp_path, **env)
+    try:
+        await register(kernel_url, "greeter", await asyncio.to_thread(serving_it.url))
+        asking = Process([sys.executable, "client.py"], tmp_path, **env)
+        await asyncio.to_thread(asking.child.wait, DEADLINE)
+        asking.end(signal.SIGKILL)
+        assert "".join(asking.output).startswith("completed {'ticket': '")
+        assert any("Hello Ada, your ticket is " in line for line in serving_it.output)
+    finally:
+        serving_it.end(signal.SIGTERM)
