@@ -1,0 +1,124 @@
+"""An agent that works by itself, the way published agents do: one handler an execution, and a
+kernel that may be gone for a while is asked again where that is safe.
+"""
+
+import contextlib
+import http.client
+import threading
+import uuid
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from harness.agent import OK, Attempt, Delivery, FakeAgent, Reply
+from harness.client import Answer
+from harness.waiting import Deadline
+
+RETRY_S = 60.0
+
+
+class StopHandlerError(Exception):
+    """The attempt is not the owner any more, or the execution has ended."""
+
+
+def persistent(call: Callable[[], Answer]) -> Answer:
+    """Repeats a call while the kernel does not answer, or answers that its store is away."""
+    deadline = Deadline(RETRY_S)
+    while True:
+        with contextlib.suppress(OSError, http.client.HTTPException):
+            answer = call()
+            if answer.status != 503:
+                return answer
+        if deadline.passed:
+            raise AssertionError(f"no answer within {RETRY_S} s")
+        deadline.pause()
+
+
+class Worker:
+    """Runs `steps` steps for each execution that is delivered, and counts the effects.
+
+    A step's effect is noted under (execution, step number) between `proceed` and the report.
+    """
+
+    def __init__(self, agent: FakeAgent, *, steps: int, idempotency: str = "safe_to_retry") -> None:
+        self.agent = agent
+        self.steps = steps
+        self.idempotency = idempotency
+        self.effects: Counter[tuple[str, int]] = Counter()
+        self.problems: list[str] = []
+        self.total = 0
+        self._lock = threading.Lock()
+        self._current: dict[str, tuple[str, int]] = {}
+        agent.behaviour = self._deliver
+
+    def _deliver(self, delivery: Delivery) -> Reply:
+        with self._lock:
+            running = self._current.get(delivery.execution_id)
+            same = running is not None and running[0] == delivery.dispatch_id
+            if same and running is not None and delivery.attempt <= running[1]:
+                return OK
+            self._current[delivery.execution_id] = (delivery.dispatch_id, delivery.attempt)
+        threading.Thread(target=self._handle, args=(delivery,), daemon=True).start()
+        return OK
+
+    def _handle(self, delivery: Delivery) -> None:
+        attempt = self.agent.attempt(delivery)
+        try:
+            self._work(attempt)
+        except StopHandlerError:
+            return
+        except Exception as error:
+            self.problems.append(f"{delivery}: {error!r}")
+
+    def _owns(self, attempt: Attempt) -> None:
+        mine = (attempt.delivery.dispatch_id, attempt.delivery.attempt)
+        with self._lock:
+            if self._current.get(attempt.id) != mine:
+                raise StopHandlerError
+
+    @staticmethod
+    def _good(answer: Answer, *statuses: int) -> Answer:
+        if answer.status == 409 and answer.code in ("lease_superseded", "execution_terminal"):
+            raise StopHandlerError
+        assert answer.status in statuses, answer
+        return answer
+
+    def _work(self, attempt: Attempt) -> None:
+        execution = self._good(persistent(attempt.execution), 200).json
+        if execution["status"] in ("completed", "failed", "cancelled"):
+            raise StopHandlerError
+        results = [self._step(attempt, n) for n in range(self.steps)]
+        answer = persistent(lambda: attempt.complete({"results": results}))
+        self._good(answer, 204)
+
+    def _step(self, attempt: Attempt, number: int) -> Any:
+        key = uuid.uuid4().hex
+        self._owns(attempt)
+        args = {"n": number % 3}  # some calls are equal, so occurrences count
+        decision = self._good(
+            persistent(
+                lambda: attempt.submit("effect", args, key=key, idempotency=self.idempotency)
+            ),
+            200,
+        ).json
+        if decision["decision"] == "execution_terminal":
+            raise StopHandlerError
+        if decision["decision"] == "replay":
+            assert "error" not in decision, decision
+            return decision["result"]
+        assert decision["decision"] == "proceed", decision
+        self._owns(attempt)
+        with self._lock:
+            self.effects[attempt.id, number] += 1
+            self.total += 1
+        result = expected(number)
+        step_id = decision["step_id"]
+        answer = self._good(persistent(lambda: attempt.complete_step(step_id, result)), 200).json
+        if answer["decision"] == "execution_terminal":
+            raise StopHandlerError
+        return result
+
+
+def expected(number: int) -> dict[str, int]:
+    """What the effect of a step returns."""
+    return {"step": number, "square": number * number}

@@ -1,0 +1,334 @@
+"""What is special about PostgreSQL: it can be away, break off, and serve several kernels."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from harness import Attempt, Cluster, FakeAgent, Kernel, eventually
+from harness.proxy import Proxy
+
+NewKernel = Callable[..., Kernel]
+NewAgent = Callable[..., FakeAgent]
+PATIENCE_S = 5.0  # how long a request waits for the store
+
+
+def begun(kernel: Kernel, agent: FakeAgent) -> Attempt:
+    run = agent.take_attempt(kernel.client().create(agent.id)["id"])
+    eventually(lambda: "dispatch.acked" in kernel.client().event_types(run.id))
+    return run
+
+
+@pytest.fixture(scope="module")
+def own_cluster() -> Iterator[Cluster]:
+    """A cluster that these tests may stop."""
+    cluster = Cluster()
+    yield cluster
+    cluster.close()
+
+
+@pytest.fixture
+def cluster(own_cluster: Cluster) -> Iterator[Cluster]:
+    if own_cluster.process is None:
+        own_cluster.start()
+    yield own_cluster
+    if own_cluster.process is None:
+        own_cluster.start()
+
+
+class TestAway:
+    def test_requests_wait_then_fail(
+        self, cluster: Cluster, launch: NewKernel, new_agent: NewAgent
+    ) -> None:
+        kernel = launch(database_url=cluster.new_url())
+        agent, client = new_agent(kernel), kernel.client()
+        run = begun(kernel, agent)
+        run.record("x", 1, "before")
+        cluster.stop()
+        begin = time.monotonic()
+        run.submit("x", 2).expect(503, "unavailable")
+        waited = time.monotonic() - begin
+        assert PATIENCE_S * 0.7 <= waited <= PATIENCE_S + 4, waited
+        client.get("/v0/ready").expect(503)
+        client.get("/v0/health").expect(200)
+        client.get("/metrics").expect(200)
+        kernel.assert_alive()
+        cluster.start()
+        eventually(lambda: client.get("/v0/ready").status == 200, 15)
+        run.heartbeat().expect(204)
+        assert run.submit("x", 2).expect(200).json["decision"] == "proceed"
+        assert agent.count(run.id) == 1
+        assert [s["args"] for s in client.steps(run.id)] == [1, 2]
+        run.complete().expect(204)
+
+    @pytest.mark.parametrize("immediate", [False, True], ids=["restart", "crash"])
+    def test_short_absence_is_only_a_wait(
+        self, cluster: Cluster, launch: NewKernel, new_agent: NewAgent, immediate: bool
+    ) -> None:
+        kernel = launch(database_url=cluster.new_url())
+        run = begun(kernel, new_agent(kernel))
+        run.record("x", 1, "before")
+        cluster.stop(immediate=immediate)
+        with ThreadPoolExecutor(4) as pool:
+            calls = [pool.submit(run.submit, "x", n) for n in range(2, 6)]
+            eventually(lambda: all(call.running() for call in calls))
+            cluster.start()
+            answers = [call.result(timeout=20).expect(200).json for call in calls]
+        assert {a["decision"] for a in answers} == {"proceed"}
+        run.complete().expect(204)
+
+    def test_acknowledged_writes_survive_its_crash(
+        self, cluster: Cluster, launch: NewKernel, new_agent: NewAgent
+    ) -> None:
+        kernel = launch(database_url=cluster.new_url())
+        run = begun(kernel, new_agent(kernel))
+        answered: dict[str, int] = {}
+        enough = threading.Event()
+        stop = threading.Event()
+
+        def write(worker: int) -> None:
+            number = 0
+            while not stop.is_set():
+                number += 1
+                submitted = run.submit("w", [worker, number])
+                if submitted.status == 200:
+                    step_id = submitted.json["step_id"]
+                    if run.complete_step(step_id, number).status == 200:
+                        answered[step_id] = number
+                if len(answered) > 60:
+                    enough.set()
+
+        with ThreadPoolExecutor(4) as pool:
+            writers = [pool.submit(write, n) for n in range(4)]
+            assert enough.wait(30)
+            cluster.stop(immediate=True)
+            cluster.start()
+            count = len(answered)
+            eventually(lambda: len(answered) > count + 20, 30, what="writing goes on")
+            stop.set()
+        for writer in writers:
+            writer.result()
+        steps = {step["step_id"]: step for step in kernel.client().steps(run.id)}
+        for step_id, number in answered.items():
+            assert steps[step_id]["status"] == "succeeded"
+            assert steps[step_id]["result"] == number
+
+    def test_deliveries_go_on_after_it(
+        self, cluster: Cluster, launch: NewKernel, new_agent: NewAgent
+    ) -> None:
+        kernel = launch(database_url=cluster.new_url())
+        agent, client = new_agent(kernel), kernel.client()
+        agent.stop()
+        execution = client.create(agent.id)
+        cluster.stop()
+        cluster.start()
+        agent.start()
+        agent.take_attempt(execution["id"], 40).complete().expect(204)
+
+    def test_not_there_at_the_start(self, cluster: Cluster, launch: NewKernel) -> None:
+        """A clear end, or patience until it is there; never a hang without a word."""
+        url = cluster.new_url()
+        cluster.stop()
+        kernel = launch(database_url=url, start=False)
+        kernel.spawn()
+        try:
+            assert kernel.wait_exit(15) == 1
+        except AssertionError:
+            assert "postgres" in kernel.log.read_text().lower()
+            kernel.kill()
+        cluster.start()
+
+
+class TestBrokenCommit:
+    @pytest.fixture
+    def proxy(self, postgres: Cluster) -> Iterator[Proxy]:
+        proxy = Proxy(postgres.port)
+        yield proxy
+        proxy.close()
+
+    @pytest.mark.parametrize("deliver", [True, False], ids=["committed", "lost"])
+    def test_answer_tells_the_truth(
+        self,
+        postgres: Cluster,
+        proxy: Proxy,
+        launch: NewKernel,
+        new_agent: NewAgent,
+        deliver: bool,
+    ) -> None:
+        """Whether the COMMIT arrived or not: 201 means it is there, 503 that it is not."""
+        name = postgres.create_database()
+        kernel = launch(database_url=postgres.url(name, port=proxy.port))
+        agent, client = new_agent(kernel), kernel.client()
+        for number in range(8):
+            proxy.deliver = deliver
+            proxy.cut_on = lambda chunk: b"COMMIT" in chunk.upper()
+            key = f"k{number}"
+            body = {"agent_id": agent.id, "idempotency_key": key}
+            answer = client.post("/v0/executions", body)
+            count = postgres_count(client, agent, key)
+            if answer.status == 201:
+                assert count == 1
+            else:
+                answer.expect(503, "unavailable")
+                unknown = answer.json.get("details", {}).get("outcome") == "unknown"
+                assert unknown or count == 0
+        assert proxy.cuts >= 1
+
+    def test_every_connection_broken_at_once(
+        self, postgres: Cluster, proxy: Proxy, launch: NewKernel, new_agent: NewAgent
+    ) -> None:
+        name = postgres.create_database()
+        kernel = launch(database_url=postgres.url(name, port=proxy.port))
+        run = begun(kernel, new_agent(kernel))
+        for number in range(6):
+            proxy.break_all()
+            run.record("x", number, number)
+        run.complete().expect(204)
+        assert len(kernel.client().steps(run.id)) == 6
+
+
+def postgres_count(client: Any, agent: FakeAgent, key: str) -> int:
+    page = client.get(f"/v0/executions?agent_id={agent.id}&limit=200").expect(200).json
+    return sum(1 for e in page["executions"] if e.get("idempotency_key") == key)
+
+
+class TestReplicas:
+    def test_five_start_at_once_on_an_empty_database(
+        self, postgres: Cluster, launch: NewKernel, new_agent: NewAgent
+    ) -> None:
+        url = postgres.new_url()
+        kernels = [launch(database_url=url, start=False) for _ in range(5)]
+        with ThreadPoolExecutor(5) as pool:
+            list(pool.map(lambda kernel: kernel.start(), kernels))
+        agent = new_agent(kernels[0])
+        ids = {kernel.client().create(agent.id)["id"] for kernel in kernels for _ in range(4)}
+        for _ in range(20):
+            run = agent.take_attempt(timeout=15)
+            ids.remove(run.id)
+            run.complete().expect(204)
+        assert not ids
+        assert len(agent.deliveries) == 20
+
+    @pytest.fixture
+    def pair(self, postgres: Cluster, launch: NewKernel) -> tuple[Kernel, Kernel]:
+        url = postgres.new_url()
+        return launch(database_url=url), launch(database_url=url)
+
+    def test_either_serves_an_attempt(
+        self, pair: tuple[Kernel, Kernel], new_agent: NewAgent
+    ) -> None:
+        one, two = pair
+        agent = new_agent(one)
+        run = begun(one, agent)
+        first = run.record("x", 1, "r1")
+        agent.kernel_url = two.url
+        beside = agent.attempt(run.delivery)
+        second = beside.record("x", 1, "r2")
+        steps = one.client().steps(run.id)
+        assert [(s["step_id"], s["occurrence"]) for s in steps] == [(first, 0), (second, 1)]
+        third = run.record("x", 1, "r3")
+        assert two.client().step(run.id, third)["occurrence"] == 2
+        beside.complete().expect(204)
+        run.complete().expect(409, "execution_terminal")
+
+    def test_events_are_seen_on_the_other(
+        self, pair: tuple[Kernel, Kernel], new_agent: NewAgent
+    ) -> None:
+        one, two = pair
+        run = begun(one, new_agent(one))
+        last = two.client().events(run.id)[-1]["event_seq"]
+        target = run.path(f"/events?after_seq={last}")
+        with two.client().stream(target) as stream, ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(two.client().get, f"{target}&wait=20")
+            eventually(lambda: waiting.running())
+            begin = time.monotonic()
+            run.record("x", 1, "r")
+            event = stream.next()
+            assert event is not None
+            assert event.json["type"] == "step.proposed"
+            assert waiting.result(timeout=10).expect(200).json
+            assert time.monotonic() - begin < 3, "a notification, not a poll"
+            run.complete().expect(204)
+            assert stream.rest()[-1].json["type"] == "execution.completed"
+
+    def test_deltas_cross(self, pair: tuple[Kernel, Kernel], new_agent: NewAgent) -> None:
+        """Live deltas may be lost, but not all of them."""
+        one, two = pair
+        run = begun(one, new_agent(one))
+        step_id = run.proceed("model", {}, kind="llm_call")
+        stop = threading.Event()
+
+        def publish() -> None:
+            for seq in range(10_000):
+                if stop.is_set():
+                    return
+                run.publish(step_id, seq, "token " * 20).expect(204)
+
+        with two.client().stream(run.path("/stream")) as stream, ThreadPoolExecutor(1) as pool:
+            publishing = pool.submit(publish)
+            seqs = []
+            for _ in range(5):
+                event = stream.next()
+                assert event is not None
+                seqs.append(event.json["seq"])
+            stop.set()
+            publishing.result()
+            assert seqs == sorted(seqs)
+
+    def test_one_dies_the_other_carries_on(
+        self, pair: tuple[Kernel, Kernel], new_agent: NewAgent
+    ) -> None:
+        one, two = pair
+        agent = new_agent(one)
+        run = begun(one, agent)
+        run.record("x", 1, "r")
+        one.kill()
+        agent.kernel_url = two.url
+        beside = agent.attempt(run.delivery)
+        beside.record("x", 2, "r")
+        beside.complete().expect(204)
+        execution = two.client().create(agent.id)
+        agent.take_attempt(execution["id"], 15).complete().expect(204)
+
+    def test_leases_of_a_dead_replica_are_reclaimed(
+        self, postgres: Cluster, launch: NewKernel, new_agent: NewAgent
+    ) -> None:
+        url, env = postgres.new_url(), {"REBUNO_DISPATCH_LEASE_TIMEOUT": "2s"}
+        one, two = launch(database_url=url, env=env), launch(database_url=url, env=env)
+        agent = new_agent(one)
+        run = begun(one, agent)
+        one.kill()
+        agent.kernel_url = two.url
+        agent.attempt(run.next(timeout=10).delivery).complete().expect(204)
+
+    def test_racing_creates_with_one_key(
+        self, pair: tuple[Kernel, Kernel], new_agent: NewAgent
+    ) -> None:
+        agent = new_agent(pair[0])
+        body = {"agent_id": agent.id, "idempotency_key": "race"}
+        clients = [kernel.client() for kernel in pair]
+        with ThreadPoolExecutor(16) as pool:
+            calls = [pool.submit(clients[n % 2].post, "/v0/executions", body) for n in range(16)]
+        answers = [call.result() for call in calls]
+        assert sorted(a.status for a in answers) == [200] * 15 + [201]
+        assert len({a.json["id"] for a in answers}) == 1
+
+    def test_racing_writes_to_one_execution(
+        self, pair: tuple[Kernel, Kernel], new_agent: NewAgent
+    ) -> None:
+        one, two = pair
+        agent = new_agent(one)
+        run = begun(one, agent)
+        agent.kernel_url = two.url
+        beside = agent.attempt(run.delivery)
+        with ThreadPoolExecutor(8) as pool:
+            calls = [
+                pool.submit((run, beside)[n % 2].record, "same", {"a": 1}, n) for n in range(40)
+            ]
+        assert len({call.result() for call in calls}) == 40
+        steps = one.client().steps(run.id)
+        assert sorted(s["occurrence"] for s in steps) == list(range(40))
+        assert len(one.client().events(run.id)) >= 160
