@@ -1,0 +1,1 @@
+"""What script/bench runs: servers and programs (world), measurements (measure), rows (rows)."""

@@ -1,0 +1,206 @@
+"""What the figures are held against: one row for each promise, as a table and as JSON."""
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from suite.measure import Measurements, median_of
+from suite.world import BenchError
+
+KIB = 1024
+MIB = 1024 * 1024
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What was measured. `measured` is the number that `least` and `aim` bound."""
+
+    value: str
+    measured: float
+    cpu: str = ""
+
+
+@dataclass(frozen=True)
+class Promise:
+    what: str
+    find: Callable[[Measurements], Outcome]
+    unit: str  # of measured, least and aim
+    least: float
+    aim: float | None
+    more_is_better: bool = False
+
+    def verdict(self, measured: float) -> str:
+        def reaches(bound: float) -> bool:
+            return measured >= bound if self.more_is_better else measured <= bound
+
+        if self.aim is not None and reaches(self.aim):
+            return "aim"
+        return "ok" if reaches(self.least) else "MISS"
+
+
+def _cpu(figures: dict[str, Any]) -> str:
+    """A step is a submit and a complete."""
+    return f"{2 * figures['server_cpu_us_per_record']:.0f} us"
+
+
+def _crowd(m: Measurements) -> Outcome:
+    ours = median_of(m.figures["kernel"], "crowd", "records_per_s")
+    bare = median_of(m.figures["hello"], "crowd", "records_per_s")
+    cpu = 2 * median_of(m.figures["kernel"], "crowd", "server_cpu_us_per_record")
+    return Outcome(f"{ours:,.0f}/s of H {bare:,.0f}/s", ours / bare, f"{cpu:.0f} us")
+
+
+def _per_sync(m: Measurements) -> Outcome:
+    value = median_of(m.figures["kernel"], "crowd", "records_per_sync")
+    sync = median_of(m.figures["kernel"], "crowd", "data_sync_mean_us")
+    return Outcome(f"{value:.1f} (a sync {sync:.0f} us)", value)
+
+
+def _alone(m: Measurements) -> Outcome:
+    ours = median_of(m.figures["kernel"], "alone", "submit_us", "p50")
+    p99 = median_of(m.figures["kernel"], "alone", "submit_us", "p99")
+    bare = median_of(m.figures["hello"], "alone", "record_us", "p50")
+    disk = median_of(m.figures["disk"], "overwrite_4k_us", "p50")
+    cpu = 2 * median_of(m.figures["kernel"], "alone", "server_cpu_us_per_record")
+    text = f"{ours:.0f} us (p99 {p99:.0f}); F {disk:.0f} + H {bare:.0f}"
+    return Outcome(text, ours / (bare + disk), f"{cpu:.0f} us")
+
+
+def _idle(m: Measurements) -> Outcome:
+    figures = m.figures["idle"]
+    each = figures["private_bytes_each"] / KIB
+    return Outcome(f"{each:.2f} KiB ({figures['count']:,} of them)", each)
+
+
+def _sse(m: Measurements) -> Outcome:
+    each = m.figures["sse"]["one_each"]["private_bytes_each"] / KIB
+    one = m.figures["sse"]["all_of_one"]["private_bytes_each"] / KIB
+    count = m.figures["sse"]["one_each"]["count"]
+    return Outcome(f"{each:.2f} KiB, all of one run {one:.2f} ({count:,})", max(each, one))
+
+
+def _paced(m: Measurements) -> Outcome:
+    figures = m.figures["paced"]
+    p50, p99 = figures["record_us"]["p50"], figures["record_us"]["p99"]
+    grew = figures["database_grew_bytes"] / MIB
+    text = f"p50 {p50:.0f} us, p99 {p99:.0f} us at {figures['records_per_s']:,.0f}/s"
+    return Outcome(f"{text}; {grew:.0f} MiB checkpointed", p99 / p50, _cpu(figures))
+
+
+def _step_cpu(m: Measurements) -> Outcome:
+    cpu = 2 * median_of(m.figures["kernel"], "crowd", "server_cpu_us_per_record")
+    own = 2 * median_of(m.figures["kernel"], "crowd", "loadgen_cpu_us_per_record")
+    cores = median_of(m.figures["kernel"], "crowd", "server_cores")
+    return Outcome(
+        f"{cpu:.0f} us (generator {own:.0f} us; {cores:.2f} cores)", cpu, f"{cpu:.0f} us"
+    )
+
+
+def _long(m: Measurements) -> Outcome:
+    f = m.figures["long"]
+    text = f"CPU {f['cpu_ratio']:.2f}, median {f['median_ratio']:.2f}, wall {f['wall_ratio']:.2f}"
+    # The disk's own swings are no cost of a longer log: CPU and the median do not show them.
+    return Outcome(text, max(f["cpu_ratio"], f["median_ratio"]), _cpu(f))
+
+
+def _replay(m: Measurements) -> Outcome:
+    f = m.figures["replay"]
+    ours, recorded = f["replayed"]["records_per_s"], f["recorded"]["records_per_s"]
+    text = f"{ours:,.0f}/s to {recorded:,.0f}/s"
+    return Outcome(text, f["ratio"], f"{f['replayed']['server_cpu_us_per_record']:.0f} us a replay")
+
+
+def _dispatch(percentile: str) -> Callable[[Measurements], Outcome]:
+    def find(m: Measurements) -> Outcome:
+        ms = m.figures["dispatch"]["create_to_webhook_us"][percentile] / 1000
+        return Outcome(f"{ms:.2f} ms", ms)
+
+    return find
+
+
+def _rest(name: str) -> Callable[[Measurements], Outcome]:
+    def find(m: Measurements) -> Outcome:
+        fresh = m.figures["rest"]["fresh"][name] / MIB
+        busy = m.figures["rest"]["after_load"][name] / MIB
+        return Outcome(f"{fresh:.1f} MiB (after load {busy:.1f})", fresh)
+
+    return find
+
+
+def _start(m: Measurements) -> Outcome:
+    ms = m.figures["start"]["again"]["start_us"]["p50"] / 1000
+    first = m.figures["start"]["first"]["start_us"]["p50"] / 1000
+    return Outcome(f"{ms:.1f} ms (a new database: {first:.1f})", ms)
+
+
+def _postgres(m: Measurements) -> Outcome:
+    ours = median_of(m.figures["postgres"]["kernel"], "records_per_s")
+    theirs = median_of(m.figures["postgres"]["pgbench"], "records_per_s")
+    cpu = 2 * median_of(m.figures["postgres"]["kernel"], "server_cpu_us_per_record")
+    return Outcome(f"{ours:,.0f}/s to {theirs:,.0f}/s", ours / theirs, f"{cpu:.0f} us")
+
+
+def _wal(m: Measurements) -> Outcome:
+    f = m.figures["wal"]
+    mib = f["largest_bytes"] / MIB
+    text = f"{mib:.1f} MiB at {f['records_per_s']:,.0f}/s, database {f['database_bytes'] / MIB:.0f}"
+    return Outcome(text, mib, _cpu(f))
+
+
+PROMISES = [
+    Promise("step records/s, SQLite FULL, 64 connections", _crowd, "H", 0.15, 0.30, True),
+    Promise("records per sync, 64 connections", _per_sync, "", 12, 24, True),
+    Promise("submit p50, one connection, idle", _alone, "(F+H)", 1.8, 1.3),
+    Promise("memory of an idle connection", _idle, "KiB", 4, 1),
+    Promise("memory of an SSE reader", _sse, "KiB", 6, 2),
+    Promise("p99 at half of peak, checkpoints running", _paced, "p50", 8, 4),
+    Promise("kernel CPU a step, 64 connections", _step_cpu, "us", 60, 30),
+    Promise("step cost, last thousand to first", _long, "x", 1.2, 1.05),
+    Promise("replayed submissions/s to recorded", _replay, "x", 1.5, 3, True),
+    Promise("create to webhook's first byte, p50", _dispatch("p50"), "ms", 2, 1),
+    Promise("create to webhook's first byte, p99", _dispatch("p99"), "ms", 20, 10),
+    Promise("memory at rest, private", _rest("private_dirty"), "MiB", 6, 3),
+    Promise("memory at rest, resident", _rest("resident"), "MiB", 18, 14),
+    Promise("start to first answer", _start, "ms", 60, 30),
+    Promise("Postgres, 64 connections, to pgbench", _postgres, "x", 1.0, 2.5, True),
+    Promise("WAL file under a steady writer", _wal, "MiB", 64, None),
+]
+
+
+def _number(value: float | None, unit: str) -> str:
+    if value is None:
+        return ""
+    text = f"{value:.2f}" if value < 10 else f"{value:.1f}"
+    return f"{text.rstrip('0').rstrip('.') if '.' in text else text} {unit}".strip()
+
+
+def _missing(m: Measurements, error: Exception) -> str:
+    name = str(error.args[0]) if error.args else ""
+    return m.failures.get(name) or m.failures.get(f"round_{name}") or "not run"
+
+
+def rows_of(m: Measurements) -> list[dict[str, Any]]:
+    rows = []
+    for promise in PROMISES:
+        bounds = {"least": promise.least, "aim": promise.aim, "unit": promise.unit}
+        try:
+            outcome = promise.find(m)
+            found = {**asdict(outcome), "verdict": promise.verdict(outcome.measured)}
+        except (KeyError, BenchError) as error:  # the other rows are shown all the same
+            found = {"value": _missing(m, error), "measured": None, "cpu": "", "verdict": "?"}
+        rows.append({"what": promise.what, **found, **bounds})
+    return rows
+
+
+def table_of(rows: list[dict[str, Any]]) -> str:
+    cells = [("what", "value", "CPU a step", "ratio", "at least", "aim", "")]
+    for row in rows:
+        unit = row["unit"]
+        cells.append((
+            row["what"], row["value"][:70], row["cpu"], _number(row["measured"], unit),
+            _number(row["least"], unit), _number(row["aim"], unit), row["verdict"],
+        ))  # fmt: skip
+    widths = [max(len(line[i]) for line in cells) for i in range(len(cells[0]))]
+    lines = [" | ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)) for line in cells]
+    lines.insert(1, "-|-".join("-" * w for w in widths))
+    return "\n".join(line.rstrip() for line in lines)
