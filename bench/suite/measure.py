@@ -44,14 +44,14 @@ class Plan:
     long_steps: int = 20_000
     dispatches: int = 300
     idle: int = 5000
-    readers: int = 2000
+    readers: int = 3000
     starts: int = 20
     postgres_s: float = 5.0
 
 
 QUICK = Plan(
     rounds=1, record_s=2.0, warmup_s=0.5, latency_s=1.0, hello_s=1.0, fsync_s=1.0, paced_s=4.0,
-    wal_s=4.0, replay_steps=100, long_steps=4000, dispatches=50, idle=2000, readers=500, starts=5,
+    wal_s=4.0, replay_steps=100, long_steps=4000, dispatches=50, idle=2000, readers=2000, starts=5,
     postgres_s=2.0,
 )  # fmt: skip
 

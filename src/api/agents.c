@@ -79,7 +79,9 @@ static void read_registered(struct request *rq, struct store_reader *r)
 static void registered(struct request *rq)
 {
     rq->path_id = rq->cmd->in.agent_register.id;
-    api_agent_changed(rq->api, rq->path_id); /* before the answer: the next call may be signed with the new secret */
+    api_agent_changed(
+        rq->api,
+        rq->path_id); /* before the answer: the next call may be signed with the new secret */
     request_read_small(rq, read_registered);
 }
 
@@ -110,7 +112,8 @@ static bool is_url_text(struct str url)
         if ((unsigned char)url.p[i] <= ' ' || url.p[i] == 0x7f)
             return false;
     for (size_t i = 0; i < COUNT(schemes); i++)
-        known = known || (url.n > schemes[i].n && str_eq_nocase(str_slice(url, 0, schemes[i].n), schemes[i]));
+        known = known || (url.n > schemes[i].n &&
+                          str_eq_nocase(str_slice(url, 0, schemes[i].n), schemes[i]));
     return known;
 }
 
@@ -130,7 +133,8 @@ static bool decode_registration(struct request *rq, struct agent_registration *i
     in->id = json_string(id, rq->arena);
     if (!is_agent_id(in->id))
         return err_set(e, ERR_VALIDATION,
-                       "field \"id\" must be 1 to 256 bytes without / ? # %%, white space and control characters, "
+                       "field \"id\" must be 1 to 256 bytes without / ? # %%, white space and "
+                       "control characters, "
                        "and not just dots");
     in->webhook_url = json_string(url, rq->arena);
     if (!is_url_text(in->webhook_url) || !is_webhook_url(in->webhook_url, rq->arena))
@@ -138,8 +142,10 @@ static bool decode_registration(struct request *rq, struct agent_registration *i
     in->secret = json_string(secret, rq->arena);
     if (str_empty(in->secret) || in->secret.n > SECRET_MAX)
         return err_set(e, ERR_VALIDATION, "field \"secret\" must be 1 to %d bytes", SECRET_MAX);
-    if (str_present(lease) && (!json_int64(lease, &seconds) || seconds < 1 || seconds > LEASE_MAX_S))
-        return err_set(e, ERR_VALIDATION, "field \"lease_timeout_seconds\" must be a positive integer");
+    if (str_present(lease) &&
+        (!json_int64(lease, &seconds) || seconds < 1 || seconds > LEASE_MAX_S))
+        return err_set(e, ERR_VALIDATION,
+                       "field \"lease_timeout_seconds\" must be a positive integer");
     in->lease_timeout_us = seconds * US_PER_S;
     return true;
 }
@@ -159,7 +165,8 @@ void agents_register(struct request *rq)
 
 static void removed(struct request *rq)
 {
-    api_agent_changed(rq->api, rq->path_id); /* before the answer: from now on its signature is a stranger's */
+    api_agent_changed(
+        rq->api, rq->path_id); /* before the answer: from now on its signature is a stranger's */
     request_reply_empty(rq);
 }
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Life of the API, and what the HTTP server asks of it: a request's way from its head to its handler. */
+ * Life of the API, and what the HTTP server asks of it: a request's way from its head to its
+ * handler. */
 #include "api/auth.h"
 #include "api/error.h"
 #include "api/hub.h"
@@ -10,8 +11,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* What a slow reader of live deltas may lag behind: 64 of them, each of 7000 bytes that may all need escaping. Followers of
- * a log and listings wait for their reader and never come near it. */
+/* What a slow reader of live deltas may lag behind: 64 of them, each of 7000 bytes that may all
+ * need escaping. Followers of a log and listings wait for their reader and never come near it. */
 enum { STREAM_PENDING_MAX = 4 * 1024 * 1024 };
 
 /* ---- the head ---- */
@@ -32,7 +33,8 @@ static void reply_options(struct request *rq, struct str allow)
 {
     struct http_answer answer = {.status = 204};
 
-    answer.headers = visit_headers(&rq->visit, arena_printf(rq->arena, "Allow: %.*s, OPTIONS\r\n", STR_ARG(allow)), rq->arena);
+    answer.headers = visit_headers(
+        &rq->visit, arena_printf(rq->arena, "Allow: %.*s, OPTIONS\r\n", STR_ARG(allow)), rq->arena);
     http_reply(rq->x, &answer);
 }
 
@@ -48,12 +50,14 @@ static bool find_route(struct request *rq)
     else if (rq->visit.route == NULL && str_eq(http_method(rq->x), STR("OPTIONS")))
         reply_options(rq, buf_str(&allow));
     else if (rq->visit.route == NULL)
-        request_refuse(rq, ERR_METHOD_NOT_ALLOWED, "this route takes %.*s", STR_ARG(buf_str(&allow)));
+        request_refuse(rq, ERR_METHOD_NOT_ALLOWED, "this route takes %.*s",
+                       STR_ARG(buf_str(&allow)));
     buf_free(&allow);
     return rq->visit.route != NULL;
 }
 
-/* Everything that needs no body, so that nobody's is read in vain: route, method, size, credentials. */
+/* Everything that needs no body, so that nobody's is read in vain: route, method, size,
+ * credentials. */
 static bool on_head(struct http_exchange *x, void *ctx)
 {
     struct request *rq = request_new(ctx, x);
@@ -116,8 +120,8 @@ static void log_request(const struct visit *v, int status, int64_t duration_us)
     const struct route *route = v == NULL ? NULL : v->route;
 
     log_event(LOG_DEBUG, "http.request", {"method", route == NULL ? STR_NONE : route->method},
-              {"route", route == NULL ? STR("unmatched") : route->pattern}, {"status", log_int(status)},
-              {"duration_us", log_int(duration_us)},
+              {"route", route == NULL ? STR("unmatched") : route->pattern},
+              {"status", log_int(status)}, {"duration_us", log_int(duration_us)},
               {"request_id", v == NULL ? STR_NONE : str_make(v->request_id, v->request_id_bytes)});
 }
 
@@ -126,7 +130,8 @@ static void on_done(struct http_exchange *x, int status, int64_t duration_us, vo
     struct api *api = ctx;
     struct visit *v = http_user(x);
 
-    metrics_count_http(api->metrics, route_number(v == NULL ? NULL : v->route), status, duration_us);
+    metrics_count_http(api->metrics, route_number(v == NULL ? NULL : v->route), status,
+                       duration_us);
     if (log_enabled(LOG_DEBUG))
         log_request(v, status, duration_us);
     if (v != NULL && v->release != NULL)
@@ -134,7 +139,8 @@ static void on_done(struct http_exchange *x, int status, int64_t duration_us, vo
 }
 
 /* What the server refused before there was a request. */
-static void on_error(int status, const char *message, struct http_answer *answer, struct buf *body, void *ctx)
+static void on_error(int status, const char *message, struct http_answer *answer, struct buf *body,
+                     void *ctx)
 {
     static _Thread_local char line[REQUEST_ID_MAX + 32]; /* the server copies it */
     struct visit v = {0};
@@ -144,8 +150,8 @@ static void on_error(int status, const char *message, struct http_answer *answer
     error_encode(&e, body);
     visit_identify(ctx, &v, STR_NONE);
     answer->content_type = STR("application/json; charset=utf-8");
-    answer->headers = str_make(
-        line, (size_t)snprintf(line, sizeof(line), "X-Request-Id: %.*s\r\n", (int)v.request_id_bytes, v.request_id));
+    answer->headers = str_make(line, (size_t)snprintf(line, sizeof(line), "X-Request-Id: %.*s\r\n",
+                                                      (int)v.request_id_bytes, v.request_id));
 }
 
 /* ---- life ---- */
@@ -205,7 +211,8 @@ uint16_t api_port(const struct api *api)
 
 bool api_start(struct api *api, struct err *e)
 {
-    return readers_start(api->readers, e) && hub_start(api->hub, e) && http_server_start(api->server, e);
+    return readers_start(api->readers, e) && hub_start(api->hub, e) &&
+           http_server_start(api->server, e);
 }
 
 void api_events(struct api *api, const struct uuid *execution_id, bool ended)

@@ -18,7 +18,8 @@ static struct str without_scheme(struct str origin)
     return STR_NONE;
 }
 
-/* No web page may drive a local kernel, which lets requests in without a token: its origin must be the kernel itself. */
+/* No web page may drive a local kernel, which lets requests in without a token: its origin must be
+ * the kernel itself. */
 static bool check_origin(const struct request *rq, struct err *e)
 {
     struct str origin = http_header(rq->x, "Origin"), host = http_header(rq->x, "Host");
@@ -27,14 +28,16 @@ static bool check_origin(const struct request *rq, struct err *e)
         return true;
     origin = without_scheme(origin);
     return (str_present(origin) && str_present(host) && str_eq_nocase(origin, host)) ||
-           err_set(e, ERR_FORBIDDEN, "web pages of another origin may not call a kernel in dev mode");
+           err_set(e, ERR_FORBIDDEN,
+                   "web pages of another origin may not call a kernel in dev mode");
 }
 
 static struct str token_of(struct str authorization)
 {
     static const struct str scheme = STR_INIT("bearer ");
 
-    if (authorization.n <= scheme.n || !str_eq_nocase(str_slice(authorization, 0, scheme.n), scheme))
+    if (authorization.n <= scheme.n ||
+        !str_eq_nocase(str_slice(authorization, 0, scheme.n), scheme))
         return STR_NONE;
     return str_slice(authorization, scheme.n, authorization.n);
 }
@@ -52,7 +55,8 @@ static bool check_bearer(struct request *rq, struct err *e)
     if (!str_present(authorization))
         return err_set(e, ERR_UNAUTHORIZED, "missing header Authorization: Bearer <token>");
     token = token_of(authorization);
-    if (!str_present(token) || !str_present(rq->api->bearer_token) || !str_eq_secret(token, rq->api->bearer_token))
+    if (!str_present(token) || !str_present(rq->api->bearer_token) ||
+        !str_eq_secret(token, rq->api->bearer_token))
         return err_set(e, ERR_UNAUTHORIZED, "the bearer token is not valid");
     rq->caller = STR("bootstrap");
     return true;
@@ -65,7 +69,8 @@ static bool check_timestamp(struct str timestamp, struct err *e)
     int64_t now = clock_wall_us() / US_PER_S, t;
 
     if (!str_to_int64(timestamp, &t))
-        return err_set(e, ERR_UNAUTHORIZED, "header Rebuno-Timestamp must be Unix seconds in decimal");
+        return err_set(e, ERR_UNAUTHORIZED,
+                       "header Rebuno-Timestamp must be Unix seconds in decimal");
     if (t < now - TIMESTAMP_WINDOW_S || t > now + TIMESTAMP_WINDOW_S)
         return err_set(e, ERR_UNAUTHORIZED,
                        "header Rebuno-Timestamp is more than 300 seconds off the kernel's clock");
@@ -75,7 +80,8 @@ static bool check_timestamp(struct str timestamp, struct err *e)
 /* An unknown agent and a wrong signature sound the same. */
 static bool refuse_signature(struct err *e)
 {
-    return err_set(e, ERR_UNAUTHORIZED, "unknown agent, or the signature does not match the request");
+    return err_set(e, ERR_UNAUTHORIZED,
+                   "unknown agent, or the signature does not match the request");
 }
 
 /* Before a large body is taken from a stranger, where looking is cheap. */
@@ -86,7 +92,8 @@ static bool check_agent_is_known(struct request *rq, struct err *e)
 
     if (r == NULL || secrets_knows(rq->api->secrets, rq->agent_id))
         return true;
-    return secrets_load(rq->api->secrets, rq->agent_id, r, &found, e) && (found || refuse_signature(e));
+    return secrets_load(rq->api->secrets, rq->agent_id, r, &found, e) &&
+           (found || refuse_signature(e));
 }
 
 static bool check_agent_head(struct request *rq, struct err *e)
@@ -106,7 +113,8 @@ static bool check_agent_head(struct request *rq, struct err *e)
 
 static bool is_signed(const struct request *rq)
 {
-    return str_present(http_header(rq->x, "Rebuno-Signature")) || str_present(http_header(rq->x, "Rebuno-Agent-Id"));
+    return str_present(http_header(rq->x, "Rebuno-Signature")) ||
+           str_present(http_header(rq->x, "Rebuno-Agent-Id"));
 }
 
 bool auth_check_head(struct request *rq, struct err *e)
@@ -137,13 +145,15 @@ static enum secrets_verdict check_signature(const struct request *rq)
         .body = http_body(rq->x),
     };
 
-    return secrets_check(rq->api->secrets, rq->agent_id, &req, http_header(rq->x, "Rebuno-Signature"));
+    return secrets_check(rq->api->secrets, rq->agent_id, &req,
+                         http_header(rq->x, "Rebuno-Signature"));
 }
 
-/* What is known did not fit, or nothing is: the secret may have been changed elsewhere. Look once. */
+/* What is known did not fit, or nothing is: the secret may have been changed elsewhere. Look once.
+ */
 static void check_anew(struct request *rq, struct store_reader *r)
 {
-    void (**next)(struct request *rq) = rq->state;
+    void (**next)(struct request * rq) = rq->state;
     bool found;
     struct err e;
 
@@ -159,7 +169,7 @@ static void check_anew(struct request *rq, struct store_reader *r)
 
 void auth_check_request(struct request *rq, void (*next)(struct request *rq))
 {
-    void (**kept)(struct request *rq);
+    void (**kept)(struct request * rq);
 
     if (!str_present(rq->agent_id) || check_signature(rq) == SECRETS_GOOD) {
         next(rq);

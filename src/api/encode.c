@@ -19,7 +19,8 @@ static void member_hash(struct json_writer *w, const char *key, const struct has
     jw_member_str(w, key, str_make(text, sizeof(text)));
 }
 
-static void member_time_opt(struct json_writer *w, const char *key, int64_t wall_us) /* 0: left out */
+static void member_time_opt(struct json_writer *w, const char *key,
+                            int64_t wall_us) /* 0: left out */
 {
     if (wall_us == 0)
         return;
@@ -90,6 +91,10 @@ void encode_step(struct json_writer *w, const struct uuid *execution_id, const s
     jw_member_raw_opt(w, "args", v->args);
     jw_member_raw_opt(w, "result", v->result);
     jw_member_raw_opt(w, "error", v->error);
+    if (usage_known(v->usage)) {
+        jw_key(w, "usage");
+        usage_write(w, v->usage);
+    }
     member_time_opt(w, "started_at", v->started_at);
     member_time_opt(w, "completed_at", v->completed_at);
     jw_close(w, '}');

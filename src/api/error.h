@@ -7,7 +7,8 @@
 #include "base/err.h"
 
 int error_status(enum err_code code);
-/* The envelope {"code","message","details"?}. What a client must not see of our own faults is replaced. */
+/* The envelope {"code","message","details"?}. What a client must not see of our own faults is
+ * replaced. */
 void error_encode(const struct err *e, struct buf *out);
 /* The code for what the HTTP server refused by itself. */
 enum err_code error_of_status(int status);

@@ -37,7 +37,8 @@ static void close_events(struct listing *listing, struct buf *out)
     buf_add_byte(out, ']');
 }
 
-static bool fill_events(struct listing *listing, struct store_reader *r, struct buf *out, bool *more, struct err *e)
+static bool fill_events(struct listing *listing, struct store_reader *r, struct buf *out,
+                        bool *more, struct err *e)
 {
     struct events_listing *l = (struct events_listing *)listing;
     struct event_page page;
@@ -115,7 +116,8 @@ static void release_waiter(struct visit *v)
     free((struct waiter *)v);
 }
 
-static void on_gone(struct http_stream *st, void *ctx) /* also when the server drains. Loop thread. */
+static void on_gone(struct http_stream *st,
+                    void *ctx) /* also when the server drains. Loop thread. */
 {
     struct waiter *w = ctx;
 
@@ -178,7 +180,9 @@ static bool accepts_stream(struct str accept)
         size_t end = comma == NULL ? accept.n : (size_t)(comma - accept.p);
         struct str entry = json_trim(str_slice(accept, 0, end));
         const char *semicolon = str_empty(entry) ? NULL : memchr(entry.p, ';', entry.n);
-        struct str type = semicolon == NULL ? entry : json_trim(str_slice(entry, 0, (size_t)(semicolon - entry.p)));
+        struct str type = semicolon == NULL
+                              ? entry
+                              : json_trim(str_slice(entry, 0, (size_t)(semicolon - entry.p)));
 
         if (str_eq_nocase(type, wanted))
             return true;
@@ -194,7 +198,8 @@ static bool decode_events(struct request *rq, struct events_query *q, struct err
     q->limit = EVENTS_LIMIT;
     q->stream = accepts_stream(http_header(rq->x, "Accept"));
     if (!query_int(rq, "after_seq", 0, INT64_MAX, &q->after, e) ||
-        !query_int(rq, "limit", 1, EVENTS_LIMIT_MAX, &q->limit, e) || !query_int(rq, "wait", 0, WAIT_MAX_S, &q->wait_s, e))
+        !query_int(rq, "limit", 1, EVENTS_LIMIT_MAX, &q->limit, e) ||
+        !query_int(rq, "wait", 0, WAIT_MAX_S, &q->wait_s, e))
         return false;
     if (q->stream && str_present(last) && !str_to_int64(last, &q->after))
         return err_set(e, ERR_VALIDATION, "header Last-Event-ID must be the number of an event");
@@ -209,9 +214,9 @@ void events_get(struct request *rq)
     rq->state = q;
     if (!decode_events(rq, q, &e))
         request_reply_error(rq, &e);
-    else if (q->stream && !request_is_head(rq))
+    else if (q->stream)
         request_read_large(rq, read_stream);
-    else if (q->wait_s > 0 && !request_is_head(rq))
+    else if (q->wait_s > 0)
         request_read_large(rq, read_or_wait);
     else
         request_read_large(rq, list_events);

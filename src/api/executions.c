@@ -13,7 +13,15 @@
 
 /* ---- reading one ---- */
 
-bool view_execution(struct request *rq, struct store_reader *r, struct execution_view *v, struct err *e)
+/* On SQLite a lease's end is in the executor's memory, not in the row. */
+static void know_lease_end(struct engine *engine, struct execution_view *v)
+{
+    if (v->lease_until == 0 && str_present(v->dispatch_status))
+        v->lease_until = engine_lease_end(engine, &v->id);
+}
+
+bool view_execution(struct request *rq, struct store_reader *r, struct execution_view *v,
+                    struct err *e)
 {
     bool found;
 
@@ -23,6 +31,7 @@ bool view_execution(struct request *rq, struct store_reader *r, struct execution
         return err_set(e, ERR_NOT_FOUND, "no such execution");
     if (str_present(rq->agent_id) && !str_eq(v->agent_id, rq->agent_id))
         return err_set(e, ERR_FORBIDDEN, "this execution belongs to another agent");
+    know_lease_end(rq->api->engine, v);
     return true;
 }
 
@@ -107,15 +116,18 @@ static bool decode_creation(struct request *rq, struct execution_creation *in, s
     const struct {
         const char *name;
         struct str *value;
-    } later[] = {{"session", &session}, {"parent_execution_id", &parent}, {"spawned_by", &spawned_by}};
+    } later[] = {
+        {"session", &session}, {"parent_execution_id", &parent}, {"spawned_by", &spawned_by}};
 
     if (!json_fields(http_body(rq->x), false, fields, COUNT(fields), rq->arena, e))
         return false;
     for (size_t i = 0; i < COUNT(later); i++)
         if (str_present(*later[i].value))
-            return err_set(e, ERR_VALIDATION, "field \"%s\" is not available in this version", later[i].name);
+            return err_set(e, ERR_VALIDATION, "field \"%s\" is not available in this version",
+                           later[i].name);
     return field_text("agent_id", agent_id, 1, SIZE_MAX, rq->arena, &in->agent_id, e) &&
-           field_text("idempotency_key", key, 1, SHORT_TEXT_MAX, rq->arena, &in->idempotency_key, e) &&
+           field_text("idempotency_key", key, 1, SHORT_TEXT_MAX, rq->arena, &in->idempotency_key,
+                      e) &&
            field_text("on_behalf_of", behalf, 1, SHORT_TEXT_MAX, rq->arena, &in->on_behalf_of, e);
 }
 
@@ -139,10 +151,12 @@ enum { LIST_LIMIT = 50, LIST_LIMIT_MAX = 200, SLICE = 16 };
 
 struct execution_listing {
     struct listing listing; /* first */
+    struct engine *engine;
     struct execution_filter filter; /* its strings are owned */
     struct uuid before;
     int64_t left;
-    size_t slice; /* rows read at once: fewer when they are large, for each may hold two bodies of the largest size */
+    size_t slice; /* rows read at once: fewer when they are large, for each may hold two bodies of
+                     the largest size */
     bool any;     /* was written */
     bool more;    /* beyond this page */
 };
@@ -168,11 +182,13 @@ static void close_list(struct listing *listing, struct buf *out)
 }
 
 /* Reads one row more than it needs, to know whether there is a next page. */
-static bool fill_list(struct listing *listing, struct store_reader *r, struct buf *out, bool *more, struct err *e)
+static bool fill_list(struct listing *listing, struct store_reader *r, struct buf *out, bool *more,
+                      struct err *e)
 {
     struct execution_listing *l = (struct execution_listing *)listing;
     struct json_writer w = {.out = out, .comma = l->any};
-    size_t wanted = l->left + 1 < (int64_t)l->slice ? (size_t)l->left + 1 : l->slice, n, start = out->n;
+    size_t wanted = l->left + 1 < (int64_t)l->slice ? (size_t)l->left + 1 : l->slice, n,
+           start = out->n;
     struct execution_view *rows;
     struct arena arena = {0};
     int64_t now_us = clock_wall_us();
@@ -187,6 +203,7 @@ static bool fill_list(struct listing *listing, struct store_reader *r, struct bu
             l->more = true;
             break;
         }
+        know_lease_end(l->engine, &rows[i]);
         encode_execution(&w, &rows[i], now_us);
         l->before = rows[i].id;
         l->filter.before = &l->before;
@@ -220,7 +237,8 @@ static bool prefix_range(struct str prefix, struct uuid *low, struct uuid *high)
         text[0][i] = given ? prefix.p[i] : FORM[i] == '-' ? '-' : '0';
         text[1][i] = given ? prefix.p[i] : FORM[i] == '-' ? '-' : 'f';
     }
-    return uuid_parse(str_make(text[0], UUID_TEXT_LEN), low) && uuid_parse(str_make(text[1], UUID_TEXT_LEN), high);
+    return uuid_parse(str_make(text[0], UUID_TEXT_LEN), low) &&
+           uuid_parse(str_make(text[1], UUID_TEXT_LEN), high);
 }
 
 static bool decode_cursor(struct str cursor, struct list_query *q, struct err *e)
@@ -228,7 +246,8 @@ static bool decode_cursor(struct str cursor, struct list_query *q, struct err *e
     if (str_empty(cursor))
         return true;
     q->filter.before = &q->before;
-    return (cursor.n == 2 * sizeof(q->before.b) && hex_decode(cursor.p, sizeof(q->before.b), q->before.b)) ||
+    return (cursor.n == 2 * sizeof(q->before.b) &&
+            hex_decode(cursor.p, sizeof(q->before.b), q->before.b)) ||
            err_set(e, ERR_VALIDATION, "parameter \"cursor\" is not one that this kernel gave out");
 }
 
@@ -255,7 +274,8 @@ static bool decode_list(struct request *rq, struct list_query *q, struct err *e)
     if (!str_empty(spawned_by) && !uuid_parse(spawned_by, &ignored))
         return err_set(e, ERR_VALIDATION, "parameter \"spawned_by\" must be an execution's id");
     if (!prefix_range(prefix, &q->filter.low, &q->filter.high))
-        return err_set(e, ERR_VALIDATION, "parameter \"prefix\" must be the beginning of an execution's id");
+        return err_set(e, ERR_VALIDATION,
+                       "parameter \"prefix\" must be the beginning of an execution's id");
     q->filter.agent_id = given(agent_id);
     q->filter.status = given(status);
     q->nothing = !str_empty(session) || !str_empty(spawned_by);
@@ -279,6 +299,7 @@ static void read_list(struct request *rq, struct store_reader *r)
     struct execution_listing *l = xzalloc(sizeof(*l) + f->agent_id.n + f->status.n);
     char *strings = (char *)(l + 1);
 
+    l->engine = rq->api->engine;
     l->listing.visit.release = free_list;
     l->listing.fill = fill_list;
     l->listing.open = STR("{\"executions\":[");

@@ -3,7 +3,8 @@
 
 #include "base/log.h"
 
-/* One write to a follower; the next waits until it was sent. A crowd of slow readers holds no more than this each. */
+/* One write to a follower; the next waits until it was sent. A crowd of slow readers holds no more
+ * than this each. */
 enum { STREAM_PAGE_EVENTS = 256, STREAM_PAGE_BYTES = 64 * 1024, POLL_PAGE_BYTES = 1024 * 1024 };
 
 static const struct str COMMENT = STR_INIT(":\n\n");
@@ -17,8 +18,8 @@ static void note_failure(struct follow_pass *pass, const struct err *e)
     pass->failed = true;
 }
 
-static bool read_page(struct follow_pass *pass, int64_t after, int64_t limit, size_t max_bytes, enum page_form form,
-                      struct event_page *page, struct err *e)
+static bool read_page(struct follow_pass *pass, int64_t after, int64_t limit, size_t max_bytes,
+                      enum page_form form, struct event_page *page, struct err *e)
 {
     if (pass->reader == NULL) {
         *e = *pass->why;
@@ -38,8 +39,8 @@ static const struct event_page *stream_page(struct follow_pass *pass, int64_t af
     if (pass->has_stream_page)
         page_free(&pass->stream_page);
     pass->stream_after = after;
-    pass->has_stream_page =
-        read_page(pass, after, STREAM_PAGE_EVENTS, STREAM_PAGE_BYTES, PAGE_STREAM, &pass->stream_page, &e);
+    pass->has_stream_page = read_page(pass, after, STREAM_PAGE_EVENTS, STREAM_PAGE_BYTES,
+                                      PAGE_STREAM, &pass->stream_page, &e);
     if (pass->has_stream_page)
         return &pass->stream_page;
     note_failure(pass, &e);
@@ -86,7 +87,8 @@ static bool has_ended(struct follow_pass *pass)
     return pass->ended;
 }
 
-/* Where this kernel is the only one it hears of each end; before the first look, and where others write too, it asks. */
+/* Where this kernel is the only one it hears of each end; before the first look, and where others
+ * write too, it asks. */
 static bool serve_deltas(struct follow_pass *pass, struct waiter *w, const struct follow_news *news)
 {
     bool ask = !w->checked || !readers_are_local(pass->api->readers);
@@ -107,8 +109,8 @@ static const struct event_page *poll_page(struct follow_pass *pass, const struct
         page_free(&pass->poll_page);
     pass->poll_after = w->after;
     pass->poll_limit = w->limit;
-    pass->has_poll_page =
-        read_page(pass, w->after, w->limit, POLL_PAGE_BYTES, PAGE_ITEMS, &pass->poll_page, &pass->poll_error);
+    pass->has_poll_page = read_page(pass, w->after, w->limit, POLL_PAGE_BYTES, PAGE_ITEMS,
+                                    &pass->poll_page, &pass->poll_error);
     return pass->has_poll_page ? &pass->poll_page : NULL;
 }
 

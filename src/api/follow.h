@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What is done for the waiters of one execution in one run of its topic. Reader threads. Private to api/. */
+ * What is done for the waiters of one execution in one run of its topic. Reader threads. Private to
+ * api/. */
 #ifndef API_FOLLOW_H
 #define API_FOLLOW_H
 

@@ -15,12 +15,13 @@ struct topic {
     struct hub *hub;
     struct uuid id;
     struct waiter *first, *last;
-    bool queued; /* with the readers, or being run: only then may the lock be let go between looking and freeing */
+    bool queued; /* with the readers, or being run: only then may the lock be let go between looking
+                    and freeing */
     bool dirty;  /* new events */
     bool ready;  /* some waiter is */
     bool comment; /* a keep-alive is due */
-    bool ended;  /* the execution has */
-    bool failed; /* the log could not be read */
+    bool ended;   /* the execution has */
+    bool failed;  /* the log could not be read */
 };
 
 struct shard {
@@ -52,7 +53,8 @@ static struct str topic_key(const struct uuid *id)
     return str_make(id->b, sizeof(id->b));
 }
 
-/* Under the lock. True: the caller hands the topic to the readers once it has let go of the lock. */
+/* Under the lock. True: the caller hands the topic to the readers once it has let go of the lock.
+ */
 static bool claim(struct topic *t)
 {
     if (t->queued)
@@ -103,7 +105,8 @@ static void gather(struct topic *t, struct turns *turns)
 {
     bool all = t->dirty, comment = t->comment, drain = hub_is_draining(t->hub);
 
-    /* What another kernel did may have been said to us in vain, and what could not be read is tried again. */
+    /* What another kernel did may have been said to us in vain, and what could not be read is tried
+     * again. */
     all = all || (comment && (t->failed || !readers_are_local(t->hub->api->readers)));
     t->dirty = t->ready = t->comment = t->failed = false;
     for (struct waiter *w = t->first; w != NULL; w = w->next) {
@@ -119,8 +122,9 @@ static void gather(struct topic *t, struct turns *turns)
             turns->cap = turns->cap == 0 ? 16 : 2 * turns->cap;
             turns->at = xrealloc(turns->at, turns->cap * sizeof(*turns->at));
         }
-        turns->at[turns->n++] =
-            (struct turn){w, {.events = all || w->ready, .comment = comment, .stop = stop, .expired = w->expired}};
+        turns->at[turns->n++] = (struct turn){
+            w,
+            {.events = all || w->ready, .comment = comment, .stop = stop, .expired = w->expired}};
         w->ready = false;
     }
 }
@@ -231,7 +235,8 @@ static struct topic *topic_of(struct hub *hub, struct shard *s, const struct uui
     t->id = *id;
     t->job.run = run_topic;
     (void)map_put(&s->topics, topic_key(id), t);
-    atomic_fetch_add(&s->count, 1); /* before the log is read: a commit from now on finds the topic */
+    atomic_fetch_add(&s->count,
+                     1); /* before the log is read: a commit from now on finds the topic */
     return t;
 }
 

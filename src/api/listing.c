@@ -39,7 +39,8 @@ static void discard(struct listing *l)
 }
 
 /* Reads on until there is enough to send, or the end. */
-static bool fill_piece(struct listing *l, struct store_reader *r, struct buf *out, bool *more, struct err *e)
+static bool fill_piece(struct listing *l, struct store_reader *r, struct buf *out, bool *more,
+                       struct err *e)
 {
     if (!l->begun)
         buf_add(out, l->open);
@@ -55,7 +56,8 @@ static bool fill_piece(struct listing *l, struct store_reader *r, struct buf *ou
     return true;
 }
 
-/* The answer has begun: what cannot be read can only be missing, which leaves the JSON unfinished for the reader to see. */
+/* The answer has begun: what cannot be read can only be missing, which leaves the JSON unfinished
+ * for the reader to see. */
 static void log_broken(const struct err *e)
 {
     static struct log_limit limit;
@@ -72,7 +74,8 @@ static bool start(struct listing *l, struct buf *piece)
 
     l->begun = true;
     l->request = NULL;
-    l->stream = request_start_stream(rq, STR("application/json; charset=utf-8"), &l->visit, &events);
+    l->stream =
+        request_start_stream(rq, STR("application/json; charset=utf-8"), &l->visit, &events);
     if (http_stream_write(l->stream, buf_str(piece)))
         return false;
     http_stream_end(l->stream);
@@ -93,7 +96,7 @@ static bool first_piece(struct listing *l, struct store_reader *r)
         request_reply_error(rq, &e);
         return true;
     }
-    if (!more || request_is_head(rq)) {
+    if (!more) {
         discard(l);
         request_reply_json(rq, 200, &piece);
         return true;

@@ -53,34 +53,47 @@ static void add_executions(struct buf *out, const struct engine_stats *s)
 {
     metric_begin(out, "rebuno_executions_created_total", METRIC_COUNTER, "Executions created.");
     metric_value(out, "rebuno_executions_created_total", NULL, NULL, get(&s->created));
-    metric_begin(out, "rebuno_executions_completed_total", METRIC_COUNTER, "Executions that have ended, by status.");
-    metric_value(out, "rebuno_executions_completed_total", "status", "completed", get(&s->completed));
+    metric_begin(out, "rebuno_executions_completed_total", METRIC_COUNTER,
+                 "Executions that have ended, by status.");
+    metric_value(out, "rebuno_executions_completed_total", "status", "completed",
+                 get(&s->completed));
     metric_value(out, "rebuno_executions_completed_total", "status", "failed", get(&s->failed));
-    metric_value(out, "rebuno_executions_completed_total", "status", "cancelled", get(&s->cancelled));
+    metric_value(out, "rebuno_executions_completed_total", "status", "cancelled",
+                 get(&s->cancelled));
 }
 
 static void add_steps(struct buf *out, const struct engine_stats *s)
 {
-    metric_begin(out, "rebuno_steps_submitted_total", METRIC_COUNTER, "Submissions of steps, by kind.");
+    metric_begin(out, "rebuno_steps_submitted_total", METRIC_COUNTER,
+                 "Submissions of steps, by kind.");
     for (size_t i = 0; i < COUNT(s->submitted); i++)
-        metric_value(out, "rebuno_steps_submitted_total", "kind", step_kind_name((enum step_kind)i).p,
-                     get(&s->submitted[i]));
-    metric_begin(out, "rebuno_replay_total", METRIC_COUNTER, "Submissions answered from the record (hit), or not.");
+        metric_value(out, "rebuno_steps_submitted_total", "kind",
+                     step_kind_name((enum step_kind)i).p, get(&s->submitted[i]));
+    metric_begin(out, "rebuno_replay_total", METRIC_COUNTER,
+                 "Submissions answered from the record (hit), or not.");
     metric_value(out, "rebuno_replay_total", "hit", "true", get(&s->replay_hit));
     metric_value(out, "rebuno_replay_total", "hit", "false", get(&s->replay_miss));
-    metric_begin(out, "rebuno_policy_decisions_total", METRIC_COUNTER, "New steps, by what was decided of them.");
+    metric_begin(out, "rebuno_policy_decisions_total", METRIC_COUNTER,
+                 "New steps, by what was decided of them.");
     metric_value(out, "rebuno_policy_decisions_total", "decision", "allow", get(&s->allowed));
     metric_value(out, "rebuno_policy_decisions_total", "decision", "deny", get(&s->denied));
 }
 
-static void add_dispatches(struct buf *out, const struct engine_stats *s, const struct sender_stats *sender)
+static void add_dispatches(struct buf *out, const struct engine_stats *s,
+                           const struct sender_stats *sender)
 {
-    metric_begin(out, "rebuno_dispatch_outcomes_total", METRIC_COUNTER, "Deliveries, by what became of them.");
+    metric_begin(out, "rebuno_dispatch_outcomes_total", METRIC_COUNTER,
+                 "Deliveries, by what became of them.");
     metric_value(out, "rebuno_dispatch_outcomes_total", "outcome", "acked", get(&s->acked));
-    metric_value(out, "rebuno_dispatch_outcomes_total", "outcome", "failed", get(&s->delivery_failed));
+    metric_value(out, "rebuno_dispatch_outcomes_total", "outcome", "failed",
+                 get(&s->delivery_failed));
     metric_value(out, "rebuno_dispatch_outcomes_total", "outcome", "discarded", get(&s->discarded));
-    metric_begin(out, "rebuno_dispatches_reclaimed_total", METRIC_COUNTER, "Deliveries whose lease ran out.");
+    metric_begin(out, "rebuno_dispatches_reclaimed_total", METRIC_COUNTER,
+                 "Deliveries whose lease ran out.");
     metric_value(out, "rebuno_dispatches_reclaimed_total", NULL, NULL, get(&s->reclaimed));
+    metric_begin(out, "rebuno_llm_usage_missing_total", METRIC_COUNTER,
+                 "Model answers that carried no token counts.");
+    metric_value(out, "rebuno_llm_usage_missing_total", NULL, NULL, get(&s->usage_missing));
     metric_begin(out, "rebuno_worker_errors_total", METRIC_COUNTER, "Failures of background work.");
     metric_value(out, "rebuno_worker_errors_total", "worker", "engine", get(&s->worker_errors));
     if (sender == NULL)
@@ -88,7 +101,8 @@ static void add_dispatches(struct buf *out, const struct engine_stats *s, const 
     metric_begin(out, "rebuno_dispatch_latency_seconds", METRIC_SUMMARY,
                  "From a delivery's being due to the webhook's answer.");
     metric_seconds(out, "rebuno_dispatch_latency_seconds_sum", get(&sender->latency_sum_us));
-    metric_value(out, "rebuno_dispatch_latency_seconds_count", NULL, NULL, get(&sender->latency_count));
+    metric_value(out, "rebuno_dispatch_latency_seconds_count", NULL, NULL,
+                 get(&sender->latency_count));
 }
 
 static void reply_metrics(struct request *rq, const int64_t *queue_depth)

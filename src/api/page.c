@@ -17,7 +17,8 @@ struct page_read {
     struct event_page *page;
 };
 
-/* JSON allows line ends between tokens, an event stream's line does not. As spaces they mean the same. */
+/* JSON allows line ends between tokens, an event stream's line does not. As spaces they mean the
+ * same. */
 static void spaces_for_line_ends(struct buf *text, size_t from)
 {
     for (size_t i = from; i < text->n; i++)
@@ -25,7 +26,8 @@ static void spaces_for_line_ends(struct buf *text, size_t from)
             text->p[i] = ' ';
 }
 
-static void add_event(struct page_read *pr, const struct event_row *row, int64_t seq, const struct event_line *line)
+static void add_event(struct page_read *pr, const struct event_row *row, int64_t seq,
+                      const struct event_line *line)
 {
     struct buf *out = &pr->page->text;
     char id[UUID_TEXT_LEN];
@@ -58,11 +60,12 @@ static void add_event(struct page_read *pr, const struct event_row *row, int64_t
 
 static bool is_full(const struct page_read *pr)
 {
-    return pr->page->count == pr->limit || (pr->page->count > 0 && pr->page->text.n >= pr->max_bytes);
+    return pr->page->count == pr->limit ||
+           (pr->page->count > 0 && pr->page->text.n >= pr->max_bytes);
 }
 
-static bool add_row(struct page_read *pr, struct store_reader *r, const struct event_row *row, struct arena *a,
-                    struct err *e)
+static bool add_row(struct page_read *pr, struct store_reader *r, const struct event_row *row,
+                    struct arena *a, struct err *e)
 {
     struct event_reader reader = {.body = row->body};
     struct event_line line;
@@ -93,8 +96,8 @@ static bool read_rows(struct page_read *pr, struct store_reader *r, struct arena
     int64_t last_seq;
     bool terminal, found;
 
-    if (!store_read_events(r, pr->execution_id, pr->after, limit, pr->max_bytes, a, &rows, &n, &last_seq, &terminal,
-                           &found, e))
+    if (!store_read_events(r, pr->execution_id, pr->after, limit, pr->max_bytes, a, &rows, &n,
+                           &last_seq, &terminal, &found, e))
         return false;
     if (!found)
         return err_set(e, ERR_NOT_FOUND, "no such execution");
@@ -106,8 +109,9 @@ static bool read_rows(struct page_read *pr, struct store_reader *r, struct arena
     return true;
 }
 
-bool page_read(struct store_reader *r, const struct uuid *execution_id, int64_t after_seq, int64_t limit,
-               size_t max_bytes, enum page_form form, struct event_page *out, struct err *e)
+bool page_read(struct store_reader *r, const struct uuid *execution_id, int64_t after_seq,
+               int64_t limit, size_t max_bytes, enum page_form form, struct event_page *out,
+               struct err *e)
 {
     struct page_read pr = {.execution_id = execution_id,
                            .after = after_seq,

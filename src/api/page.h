@@ -18,9 +18,11 @@ struct event_page {
     bool terminal; /* and the execution had ended */
 };
 
-/* Events after after_seq: at most `limit`, and not many more than max_bytes. ERR_NOT_FOUND: no such execution. */
-MUST_USE bool page_read(struct store_reader *r, const struct uuid *execution_id, int64_t after_seq, int64_t limit,
-                        size_t max_bytes, enum page_form form, struct event_page *out, struct err *e);
+/* Events after after_seq: at most `limit`, and not many more than max_bytes. ERR_NOT_FOUND: no such
+ * execution. */
+MUST_USE bool page_read(struct store_reader *r, const struct uuid *execution_id, int64_t after_seq,
+                        int64_t limit, size_t max_bytes, enum page_form form,
+                        struct event_page *out, struct err *e);
 void page_free(struct event_page *p);
 
 #endif

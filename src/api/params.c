@@ -24,14 +24,14 @@ bool query_int(const struct request *rq, const char *name, int64_t min, int64_t 
     if (!str_present(text))
         return true;
     if (!str_to_int64(text, &n) || n < min)
-        return err_set(e, ERR_VALIDATION, "parameter \"%s\" must be an integer of at least %lld", name,
-                       (long long)min);
+        return err_set(e, ERR_VALIDATION, "parameter \"%s\" must be an integer of at least %lld",
+                       name, (long long)min);
     *value = n > max ? max : n;
     return true;
 }
 
-bool field_text(const char *name, struct str raw, size_t min, size_t max, struct arena *a, struct str *out,
-                struct err *e)
+bool field_text(const char *name, struct str raw, size_t min, size_t max, struct arena *a,
+                struct str *out, struct err *e)
 {
     *out = STR_NONE;
     if (!str_present(raw))
@@ -42,7 +42,8 @@ bool field_text(const char *name, struct str raw, size_t min, size_t max, struct
     if (out->n < min)
         return err_set(e, ERR_VALIDATION, "field \"%s\" must not be empty", name);
     if (out->n > max)
-        return err_set(e, ERR_VALIDATION, "field \"%s\" must be at most %zu bytes of UTF-8", name, max);
+        return err_set(e, ERR_VALIDATION, "field \"%s\" must be at most %zu bytes of UTF-8", name,
+                       max);
     if (str_has_control(*out))
         return err_set(e, ERR_VALIDATION, "field \"%s\" must not hold control characters", name);
     return true;
@@ -56,8 +57,8 @@ bool body_empty(struct request *rq, struct err *e)
 /* Unicode's White_Space beyond ASCII. */
 static bool is_wide_space(uint32_t ch)
 {
-    return ch == 0x85 || ch == 0xa0 || ch == 0x1680 || (ch >= 0x2000 && ch <= 0x200a) || ch == 0x2028 ||
-           ch == 0x2029 || ch == 0x202f || ch == 0x205f || ch == 0x3000;
+    return ch == 0x85 || ch == 0xa0 || ch == 0x1680 || (ch >= 0x2000 && ch <= 0x200a) ||
+           ch == 0x2028 || ch == 0x2029 || ch == 0x202f || ch == 0x205f || ch == 0x3000;
 }
 
 static uint32_t decode_at(const char *p, size_t n)

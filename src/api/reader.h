@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Who reads the store for the API: a few threads with a queue, and, where a read cannot wait for a network, any thread with
- * a reader of its own. Private to api/. */
+ * Who reads the store for the API: a few threads with a queue, and, where a read cannot wait for a
+ * network, any thread with a reader of its own. Private to api/. */
 #ifndef API_READER_H
 #define API_READER_H
 
@@ -17,8 +17,11 @@ struct read_job {
 
 struct readers *readers_new(struct store *store);
 MUST_USE bool readers_start(struct readers *rs, struct err *e);
-void readers_push(struct readers *rs, struct read_job *job); /* any thread; after readers_stop it runs at once, without */
-/* This thread's own reader where reads are local (SQLite); else, or if it cannot be opened, NULL. */
+void readers_push(
+    struct readers *rs,
+    struct read_job *job); /* any thread; after readers_stop it runs at once, without */
+/* This thread's own reader where reads are local (SQLite); else, or if it cannot be opened, NULL.
+ */
 struct store_reader *readers_here(struct readers *rs);
 bool readers_are_local(const struct readers *rs);
 void readers_stop(struct readers *rs); /* runs what is queued, joins */

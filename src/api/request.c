@@ -31,10 +31,12 @@ static uint64_t mix(uint64_t x) /* splitmix64's finalizer: neighbours look unrel
     return x ^ x >> 31;
 }
 
-/* A version 4 UUID out of a counter and a random start: unique, and cheaper than asking the system for each request. */
+/* A version 4 UUID out of a counter and a random start: unique, and cheaper than asking the system
+ * for each request. */
 static void make_id(struct api *api, struct visit *v)
 {
-    uint64_t n = api->request_base + atomic_fetch_add_explicit(&api->requests, 1, memory_order_relaxed);
+    uint64_t n =
+        api->request_base + atomic_fetch_add_explicit(&api->requests, 1, memory_order_relaxed);
     uint64_t words[] = {mix(n), mix(n ^ UINT64_C(0xd1b54a32d192ed03))};
     struct uuid id;
 
@@ -211,24 +213,25 @@ void request_refuse(struct request *rq, enum err_code code, const char *fmt, ...
 
 /* ---- streams ---- */
 
-bool request_is_head(const struct request *rq)
-{
-    return str_eq(http_method(rq->x), STR("HEAD"));
-}
-
-struct http_stream *request_start_stream(struct request *rq, struct str content_type, struct visit *v,
-                                      const struct http_stream_events *events)
+static struct http_answer stream_head(struct request *rq, struct str content_type)
 {
     struct str more = str_starts(content_type, STR("text/event-stream"))
                           ? STR("Cache-Control: no-cache\r\nX-Accel-Buffering: no\r\n")
                           : STR("");
-    struct http_answer head = {
+
+    return (struct http_answer){
         .status = 200,
         .content_type = content_type,
         .headers = visit_headers(&rq->visit, more, rq->arena),
     };
+}
+
+struct http_stream *request_start_stream(struct request *rq, struct str content_type,
+                                         struct visit *v, const struct http_stream_events *events)
+{
+    struct http_answer head = stream_head(rq, content_type);
     struct http_exchange *x = rq->x;
-    void (*release)(struct visit *v) = v->release;
+    void (*release)(struct visit *) = v->release;
 
     *v = rq->visit;
     v->release = release;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
- * One request on its way through the API: what the router found, who asks, and how it is answered. Private to api/.
+ * One request on its way through the API: what the router found, who asks, and how it is answered.
+ * Private to api/.
  *
- * A request lives in its exchange's arena and belongs to one thread at a time: the loop's, a reader's, or (while a command is
- * out) nobody's. */
+ * A request lives in its exchange's arena and belongs to one thread at a time: the loop's, a
+ * reader's, or (while a command is out) nobody's. */
 #ifndef API_REQUEST_H
 #define API_REQUEST_H
 
@@ -30,10 +31,10 @@ struct api {
 
 enum { REQUEST_ID_MAX = 128 };
 
-/* What is known of a request when it is over. It is the exchange's user: the first member of a request, or of what outlives
- * the request because an answer is streamed. */
+/* What is known of a request when it is over. It is the exchange's user: the first member of a
+ * request, or of what outlives the request because an answer is streamed. */
 struct visit {
-    const struct route *route; /* NULL: none matched */
+    const struct route *route;        /* NULL: none matched */
     void (*release)(struct visit *v); /* frees what holds the visit; NULL: the arena does */
     uint8_t request_id_bytes;
     char request_id[REQUEST_ID_MAX];
@@ -52,10 +53,10 @@ struct request {
     struct lease_ref lease;
     bool has_lease; /* dispatch headers were sent */
     struct command *cmd;
-    void (*answer)(struct request *rq);                        /* after the command */
+    void (*answer)(struct request *rq);                       /* after the command */
     void (*read)(struct request *rq, struct store_reader *r); /* the job's work */
     struct read_job job;
-    void *state; /* of the route's own, arena */
+    void *state;                   /* of the route's own, arena */
     _Atomic(struct waiter *) poll; /* set while the answer waits in the hub */
 };
 
@@ -63,15 +64,17 @@ struct request {
 
 /* A zeroed command in the arena. */
 struct command *request_command(struct request *rq, enum command_type type);
-/* Submits rq->cmd; `answer` runs on the loop's thread when it is done. A refusal is answered here. */
+/* Submits rq->cmd; `answer` runs on the loop's thread when it is done. A refusal is answered here.
+ */
 void request_submit(struct request *rq, void (*answer)(struct request *rq));
-/* `fn` with a reader, once. Small: one row by its key, at once on this thread where reading cannot wait for a network.
- * Large: on a reader thread. Without a reader it is answered 503. */
+/* `fn` with a reader, once. Small: one row by its key, at once on this thread where reading cannot
+ * wait for a network. Large: on a reader thread. Without a reader it is answered 503. */
 void request_read_small(struct request *rq, void (*fn)(struct request *rq, struct store_reader *r));
 void request_read_large(struct request *rq, void (*fn)(struct request *rq, struct store_reader *r));
 
-void request_reply_json(struct request *rq, int status, struct buf *body); /* takes the body's memory */
-void request_reply_empty(struct request *rq);                              /* 204 */
+void request_reply_json(struct request *rq, int status,
+                        struct buf *body);    /* takes the body's memory */
+void request_reply_empty(struct request *rq); /* 204 */
 void request_reply_error(struct request *rq, const struct err *e);
 /* code and message in one */
 void request_refuse(struct request *rq, enum err_code code, const char *fmt, ...) PRINTF_LIKE(3, 4);
@@ -82,10 +85,9 @@ void visit_identify(struct api *api, struct visit *v, struct str sent);
 /* "X-Request-Id: …\r\n" and what else is given, in the arena. */
 struct str visit_headers(const struct visit *v, struct str more, struct arena *a);
 
-/* A stream's head: event streams must pass proxies unbuffered. The request's visit moves into *v, which the stream's holder
- * frees through v->release when the exchange is over. */
-struct http_stream *request_start_stream(struct request *rq, struct str content_type, struct visit *v,
-                                      const struct http_stream_events *events);
-bool request_is_head(const struct request *rq);
+/* A stream's head: event streams must pass proxies unbuffered. The request's visit moves into *v,
+ * which the stream's holder frees through v->release when the exchange is over. */
+struct http_stream *request_start_stream(struct request *rq, struct str content_type,
+                                         struct visit *v, const struct http_stream_events *events);
 
 #endif

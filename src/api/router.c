@@ -91,8 +91,8 @@ static void add_allowed(struct buf *allow, struct str method)
         buf_add(allow, STR(", HEAD"));
 }
 
-const struct route *route_find(struct str method, struct str path, struct str params[ROUTE_PARAMS_MAX],
-                               struct buf *allow)
+const struct route *route_find(struct str method, struct str path,
+                               struct str params[ROUTE_PARAMS_MAX], struct buf *allow)
 {
     if (!str_starts(path, STR("/")))
         return NULL;
@@ -141,10 +141,12 @@ static bool read_path(struct request *rq, struct err *e)
 
 static bool read_lease(struct request *rq, struct err *e)
 {
-    struct str id = http_header(rq->x, "Rebuno-Dispatch-Id"), attempt = http_header(rq->x, "Rebuno-Dispatch-Attempt");
+    struct str id = http_header(rq->x, "Rebuno-Dispatch-Id"),
+               attempt = http_header(rq->x, "Rebuno-Dispatch-Attempt");
     bool sent = str_present(id) || str_present(attempt);
 
-    if (rq->visit.route->lease == LEASE_IGNORED || (!sent && rq->visit.route->lease == LEASE_OPTIONAL))
+    if (rq->visit.route->lease == LEASE_IGNORED ||
+        (!sent && rq->visit.route->lease == LEASE_OPTIONAL))
         return true;
     if (!str_present(id))
         return err_set(e, ERR_VALIDATION, "missing header Rebuno-Dispatch-Id");
@@ -153,7 +155,8 @@ static bool read_lease(struct request *rq, struct err *e)
     if (!uuid_parse(id, &rq->lease.dispatch_id))
         return err_set(e, ERR_VALIDATION, "header Rebuno-Dispatch-Id must be a UUID");
     if (!str_to_int64(attempt, &rq->lease.attempt) || rq->lease.attempt < 1)
-        return err_set(e, ERR_VALIDATION, "header Rebuno-Dispatch-Attempt must be a positive integer");
+        return err_set(e, ERR_VALIDATION,
+                       "header Rebuno-Dispatch-Attempt must be a positive integer");
     rq->has_lease = true;
     return true;
 }

@@ -20,20 +20,22 @@ enum lease_use {
 
 struct route {
     struct str method;
-    struct str label;   /* method and pattern: in metrics */
-    struct str pattern; /* segments in braces are parameters: {execution_id}, {step_id}, {agent_id} */
+    struct str label; /* method and pattern: in metrics */
+    struct str
+        pattern; /* segments in braces are parameters: {execution_id}, {step_id}, {agent_id} */
     enum auth auth;
     const char *scope; /* of a bearer's key; the bootstrap token has all */
     enum lease_use lease;
-    void (*handle)(struct request *rq); /* the request is whole, its credentials good, its path decoded */
+    void (*handle)(
+        struct request *rq); /* the request is whole, its credentials good, its path decoded */
 };
 
 const struct route *routes_table(size_t *n);
-/* The route, or NULL; then *allow is what a 405 says, or empty: a 404. `segments` gets the parameters, still escaped, in
- * the order of the pattern. */
+/* The route, or NULL; then *allow is what a 405 says, or empty: a 404. `segments` gets the
+ * parameters, still escaped, in the order of the pattern. */
 enum { ROUTE_PARAMS_MAX = 2 };
-const struct route *route_find(struct str method, struct str path, struct str params[ROUTE_PARAMS_MAX],
-                               struct buf *allow);
+const struct route *route_find(struct str method, struct str path,
+                               struct str params[ROUTE_PARAMS_MAX], struct buf *allow);
 /* Decodes the path's parameters and reads the dispatch headers: false with e set (400). */
 MUST_USE bool route_read_params(struct request *rq, struct err *e);
 

@@ -7,11 +7,12 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
-/* Beyond it everything is forgotten: a thousand agents fit, and nobody can make it grow by asking for unknown ones. */
+/* Beyond it everything is forgotten: a thousand agents fit, and nobody can make it grow by asking
+ * for unknown ones. */
 enum { ENTRIES_MAX = 8192 };
 
 struct entry {
-    atomic_uint refs; /* the map's and those of checks that are under way */
+    atomic_uint refs;            /* the map's and those of checks that are under way */
     struct str secret, previous; /* in `bytes` */
     int64_t previous_until;      /* wall */
     char bytes[];
@@ -20,7 +21,8 @@ struct entry {
 struct secrets {
     pthread_mutex_t lock;
     struct map entries;
-    uint64_t changes; /* how often something was forgotten: a row read before that must not come in after it */
+    uint64_t changes; /* how often something was forgotten: a row read before that must not come in
+                         after it */
 };
 
 struct secrets *secrets_new(void)
@@ -68,8 +70,8 @@ static struct entry *acquire(struct secrets *s, struct str agent_id)
     return en;
 }
 
-enum secrets_verdict secrets_check(struct secrets *s, struct str agent_id, const struct signed_request *req,
-                                   struct str signature)
+enum secrets_verdict secrets_check(struct secrets *s, struct str agent_id,
+                                   const struct signed_request *req, struct str signature)
 {
     struct entry *en = acquire(s, agent_id);
     bool good;
@@ -120,7 +122,8 @@ static struct entry *entry_new(const struct agent_view *row)
     return en;
 }
 
-bool secrets_load(struct secrets *s, struct str agent_id, struct store_reader *r, bool *found, struct err *e)
+bool secrets_load(struct secrets *s, struct str agent_id, struct store_reader *r, bool *found,
+                  struct err *e)
 {
     struct arena arena = {0};
     struct agent_view row;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Agents' secrets as they were last read, so that checking a signature needs no database. Any thread. Private to api/. */
+ * Agents' secrets as they were last read, so that checking a signature needs no database. Any
+ * thread. Private to api/. */
 #ifndef API_SECRETS_H
 #define API_SECRETS_H
 
@@ -16,11 +17,12 @@ enum secrets_verdict {
     SECRETS_BAD,     /* not signed with what is known; that may be out of date */
     SECRETS_UNKNOWN, /* nothing is known of this agent */
 };
-enum secrets_verdict secrets_check(struct secrets *s, struct str agent_id, const struct signed_request *req,
-                                   struct str signature);
+enum secrets_verdict secrets_check(struct secrets *s, struct str agent_id,
+                                   const struct signed_request *req, struct str signature);
 bool secrets_knows(struct secrets *s, struct str agent_id);
 /* Reads the agent's row and keeps it. *found false: there is no such agent. */
-MUST_USE bool secrets_load(struct secrets *s, struct str agent_id, struct store_reader *r, bool *found, struct err *e);
+MUST_USE bool secrets_load(struct secrets *s, struct str agent_id, struct store_reader *r,
+                           bool *found, struct err *e);
 void secrets_forget(struct secrets *s, struct str agent_id); /* the row has changed, or is gone */
 
 #endif

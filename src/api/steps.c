@@ -9,7 +9,13 @@
 
 #include <stdlib.h>
 
-enum { TARGET_MAX = 1024, KEY_MAX = 256, STEPS_LIMIT_MAX = 1000, FILL_ROWS = 256, FILL_BYTES = 128 * 1024 };
+enum {
+    TARGET_MAX = 1024,
+    KEY_MAX = 256,
+    STEPS_LIMIT_MAX = 1000,
+    FILL_ROWS = 256,
+    FILL_BYTES = 128 * 1024
+};
 
 /* ---- submitting ---- */
 
@@ -26,15 +32,18 @@ struct submission_fields {
     struct str kind, target, args, idempotency, resources;
 };
 
-static bool check_kind_and_mode(const struct submission_fields *f, struct step_submission *in, struct arena *a,
-                                struct err *e)
+static bool check_kind_and_mode(const struct submission_fields *f, struct step_submission *in,
+                                struct arena *a, struct err *e)
 {
     if (!step_kind_parse(json_string(f->kind, a), &in->kind))
         return err_set(e, ERR_VALIDATION, "field \"kind\" must be tool_call, llm_call or local");
     in->idempotency = SAFE_TO_RETRY;
-    if (str_present(f->idempotency) && !idempotency_parse(json_string(f->idempotency, a), &in->idempotency))
-        return err_set(e, ERR_VALIDATION, "field \"idempotency\" must be safe_to_retry or at_most_once");
-    return field_text("target", f->target, in->kind == KIND_LLM_CALL ? 0 : 1, TARGET_MAX, a, &in->target, e);
+    if (str_present(f->idempotency) &&
+        !idempotency_parse(json_string(f->idempotency, a), &in->idempotency))
+        return err_set(e, ERR_VALIDATION,
+                       "field \"idempotency\" must be safe_to_retry or at_most_once");
+    return field_text("target", f->target, in->kind == KIND_LLM_CALL ? 0 : 1, TARGET_MAX, a,
+                      &in->target, e);
 }
 
 static bool check_resources(struct str resources, struct arena *a, struct err *e)
@@ -48,7 +57,8 @@ static bool check_resources(struct str resources, struct arena *a, struct err *e
         if (json_type_of(item) != JSON_STRING)
             return err_set(e, ERR_VALIDATION, "field \"resources\" must be a list of strings");
         item = json_string(item, a);
-        return err_set(e, ERR_VALIDATION, "field \"resources\": \"%.*s\" is not registered", STR_ARG(item));
+        return err_set(e, ERR_VALIDATION, "field \"resources\": \"%.*s\" is not registered",
+                       STR_ARG(item));
     }
     return true;
 }
@@ -83,7 +93,8 @@ static bool identify(struct request *rq, struct step_submission *in, struct err 
     if (ok) {
         hash_sha256(buf_str(&canonical), &in->args_hash);
         in->args = arena_str(rq->arena, buf_str(&canonical));
-        ok = str_present(in->args) || err_set(e, ERR_INTERNAL, "out of memory for canonical arguments");
+        ok = str_present(in->args) ||
+             err_set(e, ERR_INTERNAL, "out of memory for canonical arguments");
     }
     buf_free(&canonical);
     in->tally.execution_id = rq->execution_id;
@@ -104,7 +115,8 @@ static bool read_key(struct request *rq, struct tally_ref *tally, struct err *e)
     for (size_t i = 0; i < key.n; i++)
         ok = ok && key.p[i] >= ' ' && key.p[i] <= '~';
     if (!ok)
-        return err_set(e, ERR_VALIDATION, "header Idempotency-Key must be 1 to 256 printable ASCII characters");
+        return err_set(e, ERR_VALIDATION,
+                       "header Idempotency-Key must be 1 to 256 printable ASCII characters");
     hash_sha256(key, &hash);
     tally->has_key = true;
     memcpy(tally->key, hash.b, sizeof(tally->key));
@@ -129,7 +141,8 @@ void steps_submit(struct request *rq)
 
 /* ---- settling ---- */
 
-/* No resource is ever due in this version, so there is nothing to capture; what is sent all the same is not recorded. */
+/* No resource is ever due in this version, so there is nothing to capture; what is sent all the
+ * same is not recorded. */
 static bool check_captures(const char *name, struct str list, struct err *e)
 {
     struct json_walk walk = {0};
@@ -159,7 +172,8 @@ static void settle(struct request *rq, bool failed)
     struct err e;
 
     if (!json_fields(http_body(rq->x), false, fields, COUNT(fields), rq->arena, &e) ||
-        !check_captures("captures", captures, &e) || !check_captures("capture_failures", failures, &e)) {
+        !check_captures("captures", captures, &e) ||
+        !check_captures("capture_failures", failures, &e)) {
         request_reply_error(rq, &e);
         return;
     }
@@ -168,6 +182,7 @@ static void settle(struct request *rq, bool failed)
     in->lease = rq->lease;
     in->step_id = rq->step_id;
     in->failed = failed;
+    in->usage = failed ? USAGE_NONE : usage_read(in->value, rq->arena);
     rq->cmd->bytes = in->value.n;
     request_submit(rq, decided);
 }
@@ -239,7 +254,8 @@ static void close_steps(struct listing *listing, struct buf *out)
     buf_add_byte(out, ']');
 }
 
-static bool fill_steps(struct listing *listing, struct store_reader *r, struct buf *out, bool *more, struct err *e)
+static bool fill_steps(struct listing *listing, struct store_reader *r, struct buf *out, bool *more,
+                       struct err *e)
 {
     struct steps_listing *l = (struct steps_listing *)listing;
     size_t limit = l->left < FILL_ROWS ? (size_t)l->left : FILL_ROWS, n;
@@ -248,7 +264,8 @@ static bool fill_steps(struct listing *listing, struct store_reader *r, struct b
     struct step_view *rows;
     bool ok;
 
-    ok = store_read_steps(r, &l->execution_id, l->status, l->after_key, limit, FILL_BYTES, &arena, &rows, &n, e);
+    ok = store_read_steps(r, &l->execution_id, l->status, l->after_key, limit, FILL_BYTES, &arena,
+                          &rows, &n, e);
     if (!ok)
         n = 0;
     for (size_t i = 0; i < n; i++)
@@ -316,7 +333,8 @@ static bool decode_steps(struct request *rq, struct steps_query *q, struct err *
     else if (str_eq(status, STR("terminal")))
         q->status = STR("terminal");
     else if (!str_empty(status))
-        return err_set(e, ERR_VALIDATION, "parameter \"status\" must be terminal or a step's status");
+        return err_set(e, ERR_VALIDATION,
+                       "parameter \"status\" must be terminal or a step's status");
     q->has_after = !str_empty(after);
     return !q->has_after || hash_parse(after, &q->after) ||
            err_set(e, ERR_VALIDATION, "parameter \"after\" must be a step_id");

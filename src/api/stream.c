@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What steps emit while they run: published by agents, passed on to whoever listens at that moment, recorded nowhere. */
+ * What steps emit while they run: published by agents, passed on to whoever listens at that moment,
+ * recorded nowhere. */
 #include "api/router.h"
 
 #include "api/hub.h"
@@ -25,10 +26,7 @@ static void read_follow(struct request *rq, struct store_reader *r)
         return;
     }
     page_free(&page);
-    if (request_is_head(rq))
-        request_reply_empty(rq);
-    else
-        events_follow(rq, WAITER_DELTAS, 0);
+    events_follow(rq, WAITER_DELTAS, 0);
 }
 
 void stream_follow(struct request *rq)
@@ -75,7 +73,8 @@ static bool decode_delta(struct request *rq, struct delta *d, struct err *e)
     if (!str_present(d->data))
         return err_set(e, ERR_INTERNAL, "out of memory");
     return d->data.n <= DELTA_BYTES_MAX ||
-           err_set(e, ERR_VALIDATION, "field \"data\" must be at most %d bytes of UTF-8", DELTA_BYTES_MAX);
+           err_set(e, ERR_VALIDATION, "field \"data\" must be at most %d bytes of UTF-8",
+                   DELTA_BYTES_MAX);
 }
 
 void stream_publish(struct request *rq)

@@ -5,7 +5,9 @@
 
 #include "api/request.h"
 
-/* The request's execution. ERR_NOT_FOUND, ERR_FORBIDDEN (another agent's), or the store's error. Its arena. */
-MUST_USE bool view_execution(struct request *rq, struct store_reader *r, struct execution_view *v, struct err *e);
+/* The request's execution. ERR_NOT_FOUND, ERR_FORBIDDEN (another agent's), or the store's error.
+ * Its arena. */
+MUST_USE bool view_execution(struct request *rq, struct store_reader *r, struct execution_view *v,
+                             struct err *e);
 
 #endif

@@ -233,6 +233,7 @@ static int unknown_command(struct cli *c, const char *group, const char *word)
     size_t n = words_at(group, words, COUNT(COMMANDS));
     struct err e;
 
+    c->command = NULL; /* of 'help': what is unknown is another one */
     if (group[0] == '\0') {
         words[n++] = "agent";
         words[n++] = "exec";

@@ -229,7 +229,7 @@ static bool read_text(struct reader *r, struct agent_draft *d, enum agent_key ke
     struct str who = draft_name(r, d);
 
     if (r->event->type != FYET_SCALAR)
-        return fail(r, r->at, "%.*s: %s must be text", STR_ARG(who), AGENT_KEYS[key]);
+        return fail(r, r->at, "%.*s: %s must be a single value", STR_ARG(who), AGENT_KEYS[key]);
     struct str text = scalar_text(r);
     if (text.p == NULL)
         return fail(r, r->at, "%.*s: %s has no value", STR_ARG(who), AGENT_KEYS[key]);

@@ -45,6 +45,7 @@ struct engine *engine_new(const struct engine_options *opt, struct err *e)
     en->n_executors = store_is_sqlite(opt->store) ? 1
                       : opt->executors > 0        ? opt->executors
                                                   : executors_by_cores();
+    lease_board_init(&en->leases);
     atomic_init(&en->writable, true);
     pthread_mutex_init(&en->clock_lock, NULL);
     pthread_condattr_init(&attr);
@@ -68,6 +69,7 @@ void engine_free(struct engine *en)
     for (unsigned i = 0; i < en->n_executors; i++)
         executor_close(&en->executors[i]);
     free(en->executors);
+    lease_board_free(&en->leases);
     pthread_cond_destroy(&en->clock_cond);
     pthread_mutex_destroy(&en->clock_lock);
     free(en);
@@ -121,6 +123,11 @@ void engine_run(struct engine *en, struct command *cmd)
 bool engine_writable(const struct engine *en)
 {
     return atomic_load(&en->writable);
+}
+
+int64_t engine_lease_end(struct engine *en, const struct uuid *execution_id)
+{
+    return lease_board_end(&en->leases, execution_id);
 }
 
 struct store *engine_store(const struct engine *en)

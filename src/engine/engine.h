@@ -39,6 +39,8 @@ void engine_submit(struct engine *en, struct command *cmd);
 void engine_run(struct engine *en, struct command *cmd);
 /* The last write succeeded, or a probe since then did. Any thread. */
 bool engine_writable(const struct engine *en);
+/* When the lease of this execution ends, where the store does not know (SQLite): wall time, 0 when not leased. Any thread. */
+int64_t engine_lease_end(struct engine *en, const struct uuid *execution_id);
 struct store *engine_store(const struct engine *en);
 /* Finishes what is queued, then stops the threads. Nobody may submit any more. */
 void engine_stop(struct engine *en);
@@ -51,6 +53,7 @@ struct engine_stats {
     atomic_uint_fast64_t replay_hit, replay_miss;
     atomic_uint_fast64_t allowed, denied; /* policy decisions */
     atomic_uint_fast64_t claimed, acked, delivery_failed, reclaimed, discarded;
+    atomic_uint_fast64_t usage_missing; /* model answers without token counts */
     atomic_uint_fast64_t worker_errors;
     atomic_int_fast64_t waiting; /* commands submitted and not answered */
 };

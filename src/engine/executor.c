@@ -64,10 +64,8 @@ static void count_step(struct engine_stats *st, const struct command *cmd)
         add(&st->replay_hit, 1);
     else
         add(&st->replay_miss, 1);
-    if (a->decision == DECISION_PROCEED)
-        add(&st->allowed, 1);
-    else if (a->decision == DECISION_DENIED)
-        add(&st->denied, 1);
+    if (a->decided)
+        add(a->decision == DECISION_PROCEED ? &st->allowed : &st->denied, 1);
 }
 
 static void count(struct engine_stats *st, const struct command *cmd)
@@ -76,6 +74,8 @@ static void count(struct engine_stats *st, const struct command *cmd)
         return;
     if (cmd->type == COMMAND_SUBMIT)
         count_step(st, cmd);
+    else if (cmd->type == COMMAND_SETTLE)
+        add(&st->usage_missing, cmd->out.step.usage_missing);
     else if (cmd->type == COMMAND_CREATE && !cmd->out.created.existing)
         add(&st->created, 1);
     else if (cmd->type == COMMAND_CANCEL)
@@ -144,24 +144,30 @@ static void tell_agents(struct executor *x, struct command **cmds, size_t n)
     }
 }
 
+static void tell_other_kernels(struct executor *x, const struct news *news)
+{
+    struct store_note *notes = arena_array(&x->ws.arena, struct store_note, x->n_touched + 1);
+    size_t n = 0;
+
+    if (news->dispatches)
+        notes[n++].kind = 'd';
+    for (size_t i = 0; i < x->n_touched; i++)
+        notes[n++] = (struct store_note){.kind = 'e', .id = x->touched[i].id};
+    if (n > 0)
+        store_notify(x->engine->store, notes, n);
+}
+
 static void tell(struct executor *x, const struct news *news)
 {
     const struct engine_signals *s = &x->engine->signals;
-    bool others = !store_is_sqlite(x->engine->store);
 
     if (news->dispatches && s->dispatches_queued != NULL)
         s->dispatches_queued(s->ctx);
-    if (news->dispatches && others)
-        store_notify(x->engine->store, &(struct store_note){.kind = 'd'}, 1);
-    for (size_t i = 0; i < x->n_touched; i++) {
+    for (size_t i = 0; i < x->n_touched; i++)
         if (s->events != NULL)
             s->events(s->ctx, &x->touched[i].id, x->touched[i].ended);
-        if (others) {
-            struct store_note note = {.kind = 'e', .id = x->touched[i].id};
-
-            store_notify(x->engine->store, &note, 1);
-        }
-    }
+    if (!store_is_sqlite(x->engine->store))
+        tell_other_kernels(x, news);
 }
 
 /* ---- one group ---- */
@@ -244,6 +250,8 @@ static enum outcome try_group(struct executor *x, struct command **cmds, size_t 
     }
     add(&x->engine->stats.groups, 1);
     add(&x->engine->stats.commands, n);
+    if (x->ws.keep_leased)
+        lease_board_update(&x->engine->leases, &x->ws);
     tell(x, &news);
     tell_agents(x, cmds, n);
     for (size_t i = 0; i < n; i++) {

@@ -5,7 +5,7 @@
 
 #include "engine/engine.h"
 
-#include <pthread.h>
+#include "engine/lease_board.h"
 
 struct executor {
     struct engine *engine; /* borrowed */
@@ -36,6 +36,7 @@ struct engine {
     const struct kernel_settings *settings;
     struct engine_signals signals;
     struct engine_stats stats;
+    struct lease_board leases; /* SQLite */
     struct executor *executors;
     unsigned n_executors;
     int64_t deadline_check_interval_us, sweep_interval_us;

@@ -61,7 +61,8 @@ static void put_two(char *p, int v)
 /* The Date line's value changes once a second and is asked for thousands of times. */
 static struct str date_now(struct loop *l)
 {
-    static const char days[] = "SunMonTueWedThuFriSat", months[] = "JanFebMarAprMayJunJulAugSepOctNovDec";
+    static const char days[] = "SunMonTueWedThuFriSat",
+                      months[] = "JanFebMarAprMayJunJulAugSepOctNovDec";
     time_t now = time(NULL);
     struct tm tm;
 
@@ -100,8 +101,8 @@ static void add_status_line(struct buf *out, int status)
     buf_add(out, reason_of(status));
 }
 
-void answer_write_head(struct loop *l, const struct http_exchange *x, const size_t *body_bytes, bool keep_alive,
-                       struct buf *out)
+void answer_write_head(struct loop *l, const struct http_exchange *x, const size_t *body_bytes,
+                       bool keep_alive, struct buf *out)
 {
     add_status_line(out, x->status);
     buf_add(out, STR("\r\nDate: "));
@@ -129,7 +130,8 @@ void answer_refusal(struct http_exchange *x, int status, const char *message)
 {
     const struct http_options *opt = &x->loop->server->opt;
     struct buf body = {0};
-    struct http_answer answer = {.status = status, .content_type = STR("text/plain; charset=utf-8"), .body = &body};
+    struct http_answer answer = {
+        .status = status, .content_type = STR("text/plain; charset=utf-8"), .body = &body};
 
     if (opt->on_error != NULL) {
         opt->on_error(status, message, &answer, &body, opt->ctx);

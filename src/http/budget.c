@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Two lines, growth and newcomers, served in order; a growing body that cannot be served yet does not block one behind
- * it that can (the fullest always can, once no body of known length holds anything: that is the proof of progress). */
+ * Two lines, growth and newcomers, served in order; a growing body that cannot be served yet does
+ * not block one behind it that can (the fullest always can, once no body of known length holds
+ * anything: that is the proof of progress). */
 #include "http/budget.h"
 
 #include "base/arena.h"

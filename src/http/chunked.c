@@ -1,9 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Chunked bodies: sizes, bounded extensions that are skipped, data handed out as slices. Trailers are refused: nobody
- * here reads them, and they are a place to hide header fields in. */
+ * Chunked bodies: sizes, bounded extensions that are skipped, data handed out as slices. Trailers
+ * are refused: nobody here reads them, and they are a place to hide header fields in. */
 #include "http/parse.h"
 
-enum step { CHUNK_SIZE, CHUNK_EXTENSION, CHUNK_SIZE_LF, CHUNK_BYTES, CHUNK_CR, CHUNK_LF, CHUNK_END, CHUNK_END_LF };
+enum step {
+    CHUNK_SIZE,
+    CHUNK_EXTENSION,
+    CHUNK_SIZE_LF,
+    CHUNK_BYTES,
+    CHUNK_CR,
+    CHUNK_LF,
+    CHUNK_END,
+    CHUNK_END_LF
+};
 enum { SIZE_DIGITS_MAX = 16 }; /* what fits into 64 bits */
 
 static enum chunk refuse(struct chunked *c, const char *message)
@@ -87,7 +96,8 @@ static enum chunk framing_byte(struct chunked *c, uint8_t b)
     case CHUNK_LF:
         return literal_byte(c, b == '\n', CHUNK_SIZE);
     case CHUNK_END:
-        return b == '\r' ? literal_byte(c, true, CHUNK_END_LF) : refuse(c, "trailers are not accepted");
+        return b == '\r' ? literal_byte(c, true, CHUNK_END_LF)
+                         : refuse(c, "trailers are not accepted");
     case CHUNK_END_LF:
         return b == '\n' ? CHUNK_DONE : refuse(c, "malformed end of a chunk");
     case CHUNK_BYTES:

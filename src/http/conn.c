@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The life of a connection. conn_step owns the moves between states that more bytes or an answer allow; conn_close is
- * the only way into CONN_CLOSED, conn_refuse the only other way to an answer than the user's. */
+ * The life of a connection. conn_step owns the moves between states that more bytes or an answer
+ * allow; conn_close is the only way into CONN_CLOSED, conn_refuse the only other way to an answer
+ * than the user's. */
 #include "http/conn.h"
 
 #include "http/stream.h"
@@ -14,11 +15,15 @@
 #include <unistd.h>
 
 enum {
-    STEPS_MAX = 64,               /* a connection's share of a turn */
-    OUT_MAX = 32 * 1024,          /* answers to pipelined requests gather up to here before they are written */
-    BODY_COPIED_MAX = 16 * 1024,  /* an answer's body up to this is copied behind its head, so one write takes both */
+    STEPS_MAX = 64, /* a connection's share of a turn */
+    OUT_MAX =
+        32 * 1024, /* answers to pipelined requests gather up to here before they are written */
+    BODY_COPIED_MAX =
+        16 *
+        1024, /* an answer's body up to this is copied behind its head, so one write takes both */
 };
-/* How long to wait for the client's end after the last answer: so much without a byte, so much in all. */
+/* How long to wait for the client's end after the last answer: so much without a byte, so much in
+ * all. */
 #define LINGER_IDLE_US (2 * US_PER_S)
 #define LINGER_MAX_US (30 * US_PER_S)
 
@@ -38,7 +43,8 @@ struct conn *conn_new(struct loop *l, int fd)
     struct conn *c = xzalloc(sizeof(*c));
 
     ev.data.ptr = c;
-    if (epoll_ctl(l->epoll_fd, EPOLL_CTL_ADD, fd, &ev) != 0) { /* no kernel memory, or over the user's watches */
+    if (epoll_ctl(l->epoll_fd, EPOLL_CTL_ADD, fd, &ev) !=
+        0) { /* no kernel memory, or over the user's watches */
         close(fd);
         free(c);
         return NULL;
@@ -119,7 +125,8 @@ void conn_close(struct conn *c)
 
 static bool keeps_alive(const struct http_exchange *x)
 {
-    bool wanted = x->head.minor == 1 ? !x->head.says_close : x->head.says_keep_alive && !x->head.says_close;
+    bool wanted =
+        x->head.minor == 1 ? !x->head.says_close : x->head.says_keep_alive && !x->head.says_close;
 
     return wanted && !x->close && !x->loop->draining;
 }
@@ -133,7 +140,8 @@ void conn_refuse(struct conn *c, int status, const char *message)
     answer_refusal(c->x, status, message);
 }
 
-/* on_head has answered. When the whole body is here it is skipped; else the connection cannot be used again. */
+/* on_head has answered. When the whole body is here it is skipped; else the connection cannot be
+ * used again. */
 static void skip_body(struct conn *c)
 {
     struct http_exchange *x = c->x;
@@ -323,8 +331,8 @@ static bool step_stream(struct conn *c)
 
 /* ---- the end ---- */
 
-/* To close a socket that holds unread bytes resets it, and the reset may overtake the answer. So: send, shut our side,
- * and throw away what comes until the client has closed too. */
+/* To close a socket that holds unread bytes resets it, and the reset may overtake the answer. So:
+ * send, shut our side, and throw away what comes until the client has closed too. */
 static bool step_closing(struct conn *c)
 {
     if (c->loop->out.n > 0)
@@ -419,7 +427,8 @@ void conn_event(struct conn *c, uint32_t events)
         c->readable = true;
     if ((events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0)
         c->fin = true;
-    if ((events & (EPOLLHUP | EPOLLERR)) != 0 && c->state != CONN_LINGER) { /* reset: no answer can reach it */
+    if ((events & (EPOLLHUP | EPOLLERR)) != 0 &&
+        c->state != CONN_LINGER) { /* reset: no answer can reach it */
         conn_close(c);
         return;
     }
@@ -451,7 +460,9 @@ void conn_timeout(struct conn *c)
     bool refuse = c->state == CONN_HEAD || c->state == CONN_BODY;
 
     if (refuse && c->out == NULL) {
-        conn_refuse(c, 408, c->state == CONN_HEAD ? "the request's head took too long" : "the body took too long");
+        conn_refuse(c, 408,
+                    c->state == CONN_HEAD ? "the request's head took too long"
+                                          : "the body took too long");
         conn_run(c);
     } else {
         conn_close(c);
@@ -462,8 +473,9 @@ void conn_drain(struct conn *c)
 {
     int64_t grace_us = c->loop->now_us + c->loop->server->drain_grace_us;
 
-    /* A client that is about to send on a kept connection would find it reset, and some never repeat a call. So idle
-     * connections stay for a moment, in which busy clients come by and are told to close. */
+    /* A client that is about to send on a kept connection would find it reset, and some never
+     * repeat a call. So idle connections stay for a moment, in which busy clients come by and are
+     * told to close. */
     if (c->state == CONN_IDLE && c->out == NULL && grace_us < c->timer.at_us)
         set_timer(c, grace_us);
     else if (c->state == CONN_STREAM)

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * One connection: its states and who moves between them. Loop thread only. Private to http/.
  *
- * It holds memory of its own only while a request is incomplete (exchange, stash) or an answer is unsent (out). */
+ * It holds memory of its own only while a request is incomplete (exchange, stash) or an answer is
+ * unsent (out). */
 #ifndef HTTP_CONN_H
 #define HTTP_CONN_H
 
@@ -15,7 +16,8 @@ enum conn_state {
     CONN_HANDED,  /* the exchange is with the user until it is answered */
     CONN_STREAM,  /* a stream is open */
     CONN_CLOSING, /* the last answer is being sent */
-    CONN_LINGER,  /* all is sent and our side is shut; what still comes is thrown away, so that no reset eats the answer */
+    CONN_LINGER,  /* all is sent and our side is shut; what still comes is thrown away, so that no
+                     reset eats the answer */
     CONN_CLOSED,  /* no socket any more; freed when nothing is in flight */
 };
 
@@ -31,7 +33,8 @@ struct conn {
     struct loop *loop;
     struct conn *prev, *next; /* the loop's list; `next` also the graveyard's */
     struct conn *again_next;
-    struct http_exchange *x;    /* CONN_HEAD … CONN_HANDED; in CONN_CLOSED while its answer or grant is owed */
+    struct http_exchange
+        *x; /* CONN_HEAD … CONN_HANDED; in CONN_CLOSED while its answer or grant is owed */
     struct http_stream *stream; /* CONN_STREAM */
     char *stash;                /* owned: input not yet looked at, kept between runs */
     struct out *out, *out_last;
@@ -49,14 +52,15 @@ struct conn {
 
 struct conn *conn_new(struct loop *l, int fd);
 void conn_event(struct conn *c, uint32_t events);
-void conn_run(struct conn *c);     /* does all it can without waiting, within its share of the turn */
+void conn_run(struct conn *c); /* does all it can without waiting, within its share of the turn */
 void conn_timeout(struct conn *c); /* its timer was due */
 void conn_drain(struct conn *c);   /* the server drains */
 void conn_close(struct conn *c);   /* at once: whatever is in flight is told */
 void conn_mail(struct conn *c, enum mail_kind kind);
 void conn_refuse(struct conn *c, int status, const char *message); /* answers and closes gently */
 struct http_stream;
-/* The stream takes over the exchange and, unless the client has left, the connection. Outside of conn_run. */
+/* The stream takes over the exchange and, unless the client has left, the connection. Outside of
+ * conn_run. */
 void conn_bind_stream(struct conn *c, struct http_stream *st);
 
 /* ---- conn_body.c ---- */
@@ -71,7 +75,8 @@ struct str conn_window(const struct conn *c);
 void conn_window_take(struct conn *c, size_t n); /* the first n bytes are used */
 void conn_window_load(struct conn *c);           /* from the stash, when a run begins */
 void conn_window_save(struct conn *c);           /* into the stash, when it ends */
-/* Reads what the socket has into p. 0: nothing now (also while output waits), or the connection was closed. */
+/* Reads what the socket has into p. 0: nothing now (also while output waits), or the connection was
+ * closed. */
 size_t conn_read(struct conn *c, char *p, size_t room);
 bool conn_fill(struct conn *c); /* more into the window. False as with conn_read's 0. */
 /* Sends l->out and, if not NULL, `body` (its memory is taken) after what waits already. */

@@ -1,13 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Reading a request's body: known length or chunked, within its limit, its time and the memory that all share. */
+ * Reading a request's body: known length or chunked, within its limit, its time and the memory that
+ * all share. */
 #include "http/conn.h"
 
 #include "base/clock.h"
 
-#include <stdlib.h>
-
 enum {
-    FREE_BYTES = 64 * 1024, /* bodies up to this need nothing from the budget */
     GROWTH_MIN = 8 * 1024,
     READ_MAX = 128 * 1024, /* in one step, so that other connections have their turn */
     TIME_UNIT = 10 * 1024 * 1024,
@@ -24,7 +22,7 @@ static void watch_body(struct conn *c)
     const struct http_options *opt = &c->loop->server->opt;
     struct http_exchange *x = c->x;
     uint64_t bytes = is_chunked(x) ? x->body_memory.n : x->head.content_length;
-    int64_t units = (int64_t)(bytes / TIME_UNIT) + 1;
+    int64_t units = bytes <= TIME_UNIT ? 1 : (int64_t)((bytes + TIME_UNIT - 1) / TIME_UNIT);
     int64_t end_us = x->body_started_us + units * opt->body_total_timeout_us;
     int64_t idle_us = c->loop->now_us + opt->body_idle_timeout_us;
 
@@ -40,16 +38,10 @@ static void wait_for_budget(struct conn *c)
 
 static bool resize(struct conn *c, size_t bytes)
 {
-    struct buf *b = &c->x->body_memory;
-    char *p = realloc(b->p, bytes);
-
-    if (p == NULL) {
-        conn_refuse(c, 500, "no memory for the body");
-        return false;
-    }
-    b->p = p;
-    b->cap = bytes;
-    return true;
+    if (body_resize(&c->x->body_memory, bytes))
+        return true;
+    conn_refuse(c, 500, "no memory for the body");
+    return false;
 }
 
 static void start_reading(struct conn *c)
@@ -82,7 +74,8 @@ void conn_body_begin(struct conn *c)
             conn_window_take(c, bytes);
         }
         conn_request_ready(c);
-    } else if (bytes > FREE_BYTES && !budget_take(c->loop->server->budget, &x->claim, bytes, false)) {
+    } else if (bytes > BODY_SMALL_BYTES &&
+               !budget_take(c->loop->server->budget, &x->claim, bytes, false)) {
         wait_for_budget(c);
     } else if (resize(c, bytes)) {
         start_reading(c);
@@ -102,7 +95,8 @@ void conn_body_granted(struct conn *c)
     }
     c->state = CONN_BODY;
     if (is_chunked(x)) {
-        x->body_started_us += c->loop->now_us - x->body_waits_us; /* our waiting is not the client's time */
+        x->body_started_us +=
+            c->loop->now_us - x->body_waits_us; /* our waiting is not the client's time */
         if (resize(c, x->body_wanted))
             watch_body(c);
     } else if (resize(c, (size_t)x->head.content_length)) {
@@ -124,7 +118,7 @@ static bool grow(struct conn *c, size_t need)
         to = need;
     if (to > max)
         to = max;
-    if (to > FREE_BYTES && !budget_take(c->loop->server->budget, &x->claim, to, true)) {
+    if (to > BODY_SMALL_BYTES && !budget_take(c->loop->server->budget, &x->claim, to, true)) {
         x->body_wanted = to;
         wait_for_budget(c);
         return false;
@@ -135,26 +129,22 @@ static bool grow(struct conn *c, size_t need)
 /* The body is complete and grows no more. */
 static void give_back_excess(struct conn *c)
 {
-    struct buf *b = &c->x->body_memory;
-    char *p = realloc(b->p, b->n);
+    struct body *b = &c->x->body_memory;
 
-    if (p != NULL) {
-        b->p = p;
-        b->cap = b->n;
-    }
-    budget_settle(c->loop->server->budget, &c->x->claim, b->cap);
+    size_t holds = body_resize(b, b->n) ? b->n : b->cap;
+    budget_settle(c->loop->server->budget, &c->x->claim, holds);
 }
 
 static bool step_chunked(struct conn *c)
 {
     struct http_exchange *x = c->x;
-    struct buf *b = &x->body_memory;
+    struct body *b = &x->body_memory;
 
     if (c->window_bytes == 0 && !conn_fill(c))
         return false;
     struct str w = conn_window(c);
-    /* Made before decoding, since what was decoded cannot be put back. No more data than the window can come of it, and
-     * none beyond the limit. */
+    /* Made before decoding, since what was decoded cannot be put back. No more data than the window
+     * can come of it, and none beyond the limit. */
     size_t max = c->loop->server->opt.max_body_bytes;
     size_t need = w.n < max - b->n ? b->n + w.n : max;
     if (need > b->cap && !grow(c, need))
@@ -173,7 +163,7 @@ static bool step_chunked(struct conn *c)
     } else if (verdict == CHUNK_DONE) {
         if (x->claim.held > 0)
             give_back_excess(c);
-        x->body = buf_str(b);
+        x->body = str_make(b->p, b->n);
         conn_request_ready(c);
     }
     return true;
@@ -182,7 +172,7 @@ static bool step_chunked(struct conn *c)
 static bool step_known(struct conn *c)
 {
     struct http_exchange *x = c->x;
-    struct buf *b = &x->body_memory;
+    struct body *b = &x->body_memory;
     size_t left = (size_t)x->head.content_length - b->n;
     struct str w = conn_window(c);
     size_t n = w.n < left ? w.n : left;
@@ -198,7 +188,7 @@ static bool step_known(struct conn *c)
     b->n += n;
     watch_body(c);
     if (n == left) {
-        x->body = buf_str(b);
+        x->body = str_make(b->p, b->n);
         conn_request_ready(c);
     }
     return true;

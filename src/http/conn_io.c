@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A connection's bytes in and out. Input is looked at in the loop's scratch buffer; what cannot be used yet is stashed,
- * so that a connection that waits holds just that. */
+ * A connection's bytes in and out. Input is looked at in the loop's scratch buffer; what cannot be
+ * used yet is stashed, so that a connection that waits holds just that. */
 #include "http/conn.h"
 
 #include "http/stream.h"
@@ -55,7 +55,8 @@ size_t conn_read(struct conn *c, char *p, size_t room)
 
     if (!c->readable)
         return 0;
-    /* What was answered goes out before more is asked for: the read may find the client's end and close. */
+    /* What was answered goes out before more is asked for: the read may find the client's end and
+     * close. */
     if (c->loop->out.n > 0)
         conn_flush(c, NULL);
     if (c->state == CONN_CLOSED || c->out != NULL)
@@ -71,8 +72,9 @@ size_t conn_read(struct conn *c, char *p, size_t room)
         conn_close(c);
         return 0;
     }
-    /* A short read has emptied the socket, so the next bytes raise an event of their own and the read that would only
-     * say EAGAIN is saved. A FIN that has been reported raises none: then read on to the end. */
+    /* A short read has emptied the socket, so the next bytes raise an event of their own and the
+     * read that would only say EAGAIN is saved. A FIN that has been reported raises none: then read
+     * on to the end. */
     if ((size_t)n < room && !c->fin)
         c->readable = false;
     return (size_t)n;
@@ -118,7 +120,8 @@ static void wait_for_room(struct conn *c, char *p, size_t n, size_t at)
         c->out = o;
     c->out_last = o;
     if (!c->writing) {
-        struct epoll_event ev = {.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, .data.ptr = c};
+        struct epoll_event ev = {.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET,
+                                 .data.ptr = c};
         c->writing = true; /* stays so: in edge-triggered mode it costs nothing more */
         epoll_ctl(c->loop->epoll_fd, EPOLL_CTL_MOD, c->fd, &ev);
     }
@@ -154,12 +157,13 @@ static bool send_some(struct conn *c, struct iovec *iov, size_t count, size_t *s
     return true;
 }
 
-/* A client that takes nothing for as long as an idle one may stay is no client. States that wait for input have their
- * own time-outs. */
+/* A client that takes nothing for as long as an idle one may stay is no client. States that wait
+ * for input have their own time-outs. */
 static void watch_output(struct conn *c)
 {
     if (c->state == CONN_IDLE || c->state == CONN_CLOSING || c->state == CONN_STREAM)
-        timer_set(&c->loop->timers, &c->timer, c->loop->now_us + c->loop->server->opt.idle_timeout_us);
+        timer_set(&c->loop->timers, &c->timer,
+                  c->loop->now_us + c->loop->server->opt.idle_timeout_us);
 }
 
 void conn_flush(struct conn *c, struct buf *body)

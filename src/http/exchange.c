@@ -8,7 +8,9 @@
 
 #include <stdlib.h>
 
-enum { POOL_MAX = 64 }; /* exchanges kept for reuse: about what is in flight when the loop is busy */
+enum {
+    POOL_MAX = 64
+}; /* exchanges kept for reuse: about what is in flight when the loop is busy */
 
 struct http_exchange *exchange_new(struct loop *l, struct conn *c)
 {
@@ -35,7 +37,7 @@ struct http_exchange *exchange_new(struct loop *l, struct conn *c)
 void exchange_release_request(struct http_exchange *x)
 {
     budget_give(x->loop->server->budget, &x->claim);
-    buf_free(&x->body_memory);
+    body_free(&x->body_memory);
     buf_free(&x->answer);
     arena_free(&x->arena);
     x->bytes = NULL;
@@ -49,7 +51,7 @@ void exchange_drop(struct http_exchange *x)
     struct loop *l = x->loop;
 
     budget_give(l->server->budget, &x->claim);
-    buf_free(&x->body_memory);
+    body_free(&x->body_memory);
     buf_free(&x->answer);
     if (l->pooled == POOL_MAX) {
         arena_free(&x->arena);
@@ -169,7 +171,8 @@ void http_reply(struct http_exchange *x, const struct http_answer *answer)
         x->answer = *answer->body;
         *answer->body = (struct buf){0};
     }
-    /* Straight on when the loop is just running this connection, unless that would overtake a resume. */
+    /* Straight on when the loop is just running this connection, unless that would overtake a
+     * resume. */
     if (loop_is_here(l) && l->running == x->conn && atomic_load(&x->resumes) == 0)
         x->answered = true;
     else
@@ -196,7 +199,7 @@ void exchange_resume(struct resume *r)
 {
     struct http_exchange *x = r->x;
     struct loop *l = x->loop;
-    void (*fn)(struct http_exchange *x, void *ctx) = r->fn;
+    void (*fn)(struct http_exchange * x, void *ctx) = r->fn;
     void *ctx = r->ctx;
 
     if (r->owned)
@@ -207,6 +210,7 @@ void exchange_resume(struct resume *r)
     l->running = x->conn;
     fn(x, ctx);
     l->running = NULL;
-    if (x->answered) /* x is still here: an answer from another thread is only opened by the loop, later */
+    if (x->answered) /* x is still here: an answer from another thread is only opened by the loop,
+                        later */
         conn_mail(x->conn, MAIL_ANSWER);
 }

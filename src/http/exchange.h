@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
- * One request and its answer. Owned by its connection while that is open and the answer is owed; pooled by the loop
- * afterwards. Private to http/.
+ * One request and its answer. Owned by its connection while that is open and the answer is owed;
+ * pooled by the loop afterwards. Private to http/.
  *
- * Between on_request and its answer an exchange belongs to whoever answers it, on any thread; the loop then only reads
- * `conn`, `gone` and its own flags. What the other thread writes reaches the loop through the mailbox. */
+ * Between on_request and its answer an exchange belongs to whoever answers it, on any thread; the
+ * loop then only reads `conn`, `gone` and its own flags. What the other thread writes reaches the
+ * loop through the mailbox. */
 #ifndef HTTP_EXCHANGE_H
 #define HTTP_EXCHANGE_H
 
+#include "http/body.h"
 #include "http/budget.h"
 #include "http/loop.h"
 #include "http/parse.h"
@@ -27,15 +29,16 @@ struct http_exchange {
 
     /* the request */
     struct head head;
-    const char *bytes; /* arena: the head as it came */
-    struct str body;   /* arena, or body_memory */
-    struct buf body_memory; /* owned */
+    const char *bytes;       /* arena: the head as it came */
+    struct str body;         /* arena, or body_memory */
+    struct body body_memory; /* owned */
     struct chunked chunks;
     struct claim claim;
     struct arena arena;
     int64_t started_us;
-    int64_t body_started_us, body_waits_us; /* when reading the body began; when it began to wait for the budget */
-    size_t body_wanted;                     /* a chunked body waits for room to hold this much */
+    int64_t body_started_us,
+        body_waits_us;  /* when reading the body began; when it began to wait for the budget */
+    size_t body_wanted; /* a chunked body waits for room to hold this much */
 
     /* the answer, arena; written by whoever answers */
     int status;
@@ -54,7 +57,8 @@ struct http_exchange {
     /* loop thread */
     bool answered;    /* the answer is here, to be sent */
     bool gone_told;   /* on_gone was called */
-    bool half_closed; /* the client's FIN came before the request was handed over: it only shut down its sending side */
+    bool half_closed; /* the client's FIN came before the request was handed over: it only shut down
+                         its sending side */
     bool wants_continue;
     bool head_only;
 };
@@ -71,8 +75,8 @@ void exchange_pool_free(struct loop *l);
 
 /* ---- answer.c: the head of an answer ---- */
 /* Appends status line and fields to `out`. body_bytes: NULL for a stream. */
-void answer_write_head(struct loop *l, const struct http_exchange *x, const size_t *body_bytes, bool keep_alive,
-                       struct buf *out);
+void answer_write_head(struct loop *l, const struct http_exchange *x, const size_t *body_bytes,
+                       bool keep_alive, struct buf *out);
 bool answer_has_body(int status); /* by its status: 1xx, 204 and 304 have none */
 /* Fills the answer for what the parser or a limit refused. */
 void answer_refusal(struct http_exchange *x, int status, const char *message);

@@ -61,8 +61,9 @@ static bool set_flag(int fd, int level, int name, int value)
     return setsockopt(fd, level, name, &value, sizeof(value)) == 0;
 }
 
-/* Accepted sockets inherit what is set here. The first socket of a server binds alone, without SO_REUSEPORT, so that a
- * second kernel on the same port is an error and not a silent sharer of the requests; only then it lets its siblings in. */
+/* Accepted sockets inherit what is set here. The first socket of a server binds alone, without
+ * SO_REUSEPORT, so that a second kernel on the same port is an error and not a silent sharer of the
+ * requests; only then it lets its siblings in. */
 static int open_one(const struct addrinfo *ai, uint16_t port, bool shared)
 {
     bool sibling = port != 0;
@@ -74,10 +75,13 @@ static int open_one(const struct addrinfo *ai, uint16_t port, bool shared)
         set_port(ai->ai_addr, port);
     if (ai->ai_family == AF_INET6) /* "::" takes IPv4 too */
         set_flag(fd, IPPROTO_IPV6, IPV6_V6ONLY, 0);
-    bool ok = set_flag(fd, SOL_SOCKET, SO_REUSEADDR, 1) && (!sibling || set_flag(fd, SOL_SOCKET, SO_REUSEPORT, 1)) &&
-              set_flag(fd, IPPROTO_TCP, TCP_NODELAY, 1) && set_flag(fd, SOL_SOCKET, SO_KEEPALIVE, 1) &&
+    bool ok = set_flag(fd, SOL_SOCKET, SO_REUSEADDR, 1) &&
+              (!sibling || set_flag(fd, SOL_SOCKET, SO_REUSEPORT, 1)) &&
+              set_flag(fd, IPPROTO_TCP, TCP_NODELAY, 1) &&
+              set_flag(fd, SOL_SOCKET, SO_KEEPALIVE, 1) &&
               bind(fd, ai->ai_addr, ai->ai_addrlen) == 0 &&
-              (sibling || !shared || set_flag(fd, SOL_SOCKET, SO_REUSEPORT, 1)) && listen(fd, BACKLOG) == 0;
+              (sibling || !shared || set_flag(fd, SOL_SOCKET, SO_REUSEPORT, 1)) &&
+              listen(fd, BACKLOG) == 0;
     if (ok)
         return fd;
     int error = errno;
@@ -88,13 +92,15 @@ static int open_one(const struct addrinfo *ai, uint16_t port, bool shared)
 
 int listen_open(const char *addr, uint16_t *port, bool shared, struct err *e)
 {
-    struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE | AI_NUMERICSERV}, *found = NULL;
+    struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE | AI_NUMERICSERV},
+                    *found = NULL;
     char host[HOST_MAX];
     const char *service;
     int fd = -1;
 
     if (addr == NULL || !split_addr(addr, host, &service)) {
-        err_set(e, ERR_UNAVAILABLE, "cannot listen on %s: not an address of the form host:port", addr == NULL ? "" : addr);
+        err_set(e, ERR_UNAVAILABLE, "cannot listen on %s: not an address of the form host:port",
+                addr == NULL ? "" : addr);
         return -1;
     }
     const char *node = host[0] == '\0' ? "::" : host; /* no host: all interfaces, of both kinds */
@@ -107,7 +113,8 @@ int listen_open(const char *addr, uint16_t *port, bool shared, struct err *e)
         fd = open_one(ai, *port, shared);
     int error = errno;
     freeaddrinfo(found);
-    if (fd < 0 && host[0] == '\0' && (error == EAFNOSUPPORT || error == EADDRNOTAVAIL)) { /* no IPv6 here */
+    if (fd < 0 && host[0] == '\0' &&
+        (error == EAFNOSUPPORT || error == EADDRNOTAVAIL)) { /* no IPv6 here */
         char v4[HOST_MAX] = "0.0.0.0:";
         strncat(v4, service, sizeof(v4) - sizeof("0.0.0.0:"));
         return listen_open(v4, port, shared, e);

@@ -23,7 +23,7 @@ enum {
 #define ACCEPT_RETRY_US (100 * US_PER_MS)
 #define OUT_KEPT_MAX (256 * 1024)
 
-#define CONTAINER(ptr, type, member) ((type *)((char *)(ptr) - offsetof(type, member)))
+#define CONTAINER(ptr, type, member) ((type *)((char *)(ptr)-offsetof(type, member)))
 
 /* ---- birth and death ---- */
 
@@ -47,7 +47,8 @@ struct loop *loop_new(struct http_server *s, int listen_fd, struct err *e)
     l->scratch_bytes = s->opt.max_head_bytes + SCRATCH_ROOM;
     l->scratch = xmalloc(l->scratch_bytes);
     l->now_us = clock_mono_us();
-    if (l->epoll_fd < 0 || l->wake_fd < 0 || !watch(l, l->wake_fd, &l->wake_fd) || !watch(l, listen_fd, &l->listen_fd)) {
+    if (l->epoll_fd < 0 || l->wake_fd < 0 || !watch(l, l->wake_fd, &l->wake_fd) ||
+        !watch(l, listen_fd, &l->listen_fd)) {
         err_set(e, ERR_UNAVAILABLE, "epoll: %s", strerror(errno));
         loop_free(l);
         return NULL;
@@ -107,8 +108,8 @@ void loop_wake(struct loop *l)
         ;
 }
 
-/* Post, then look whether the loop sleeps; the loop says that it sleeps, then looks for mail. Both in sequentially
- * consistent order, so at least one of the two sees the other. */
+/* Post, then look whether the loop sleeps; the loop says that it sleeps, then looks for mail. Both
+ * in sequentially consistent order, so at least one of the two sees the other. */
 void loop_post(struct loop *l, struct mail *m)
 {
     struct mail *head = atomic_load_explicit(&l->mailbox, memory_order_relaxed);
@@ -171,8 +172,8 @@ void loop_open_mail(struct loop *l)
 
 /* ---- accepting ---- */
 
-/* The system has no file or memory for one more connection. The listening socket would not tell again about those that
- * wait, so come back: when a connection has closed, or after a while. */
+/* The system has no file or memory for one more connection. The listening socket would not tell
+ * again about those that wait, so come back: when a connection has closed, or after a while. */
 static void accept_later(struct loop *l, int error)
 {
     timer_set(&l->timers, &l->accept_timer, l->now_us + ACCEPT_RETRY_US);
@@ -239,7 +240,8 @@ static int wait_ms(const struct loop *l)
 
     if (next_us == TIMER_OFF)
         return -1;
-    int64_t ms = (next_us - l->now_us + US_PER_MS - 1) / US_PER_MS; /* up: to wake early is to wake twice */
+    int64_t ms =
+        (next_us - l->now_us + US_PER_MS - 1) / US_PER_MS; /* up: to wake early is to wake twice */
     return ms < 0 ? 0 : ms > 60000 ? 60000 : (int)ms;
 }
 
@@ -287,7 +289,8 @@ static void run_events(struct loop *l, const struct epoll_event *events, int n)
         void *tag = events[i].data.ptr;
         if (tag == &l->listen_fd)
             loop_accept(l);
-        else if (tag != &l->wake_fd) /* edge-triggered, its count is never read: a write is an event all the same */
+        else if (tag != &l->wake_fd) /* edge-triggered, its count is never read: a write is an event
+                                        all the same */
             conn_event(tag, events[i].events);
     }
 }

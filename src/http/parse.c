@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Heads: one table of steps, each of which takes as many bytes as it can. A step is entered anew with more bytes after
- * PARSE_MORE, so none may depend on what lies beyond `at`. */
+ * Heads: one table of steps, each of which takes as many bytes as it can. A step is entered anew
+ * with more bytes after PARSE_MORE, so none may depend on what lies beyond `at`. */
 #include "http/parse.h"
 
-/* TOKEN: RFC 9110's tchar. TARGET: printable ASCII but '#', which only a client may see. VALUE: printable, space, tab
- * and obs-text. HOST: RFC 3986's reg-name, IP literal and port. */
+/* TOKEN: RFC 9110's tchar. TARGET: printable ASCII but '#', which only a client may see. VALUE:
+ * printable, space, tab and obs-text. HOST: RFC 3986's reg-name, IP literal and port. */
 enum { TOKEN = 1, TARGET = 2, VALUE = 4, HOST = 8 };
 
 /* clang-format off */
@@ -81,7 +81,8 @@ static bool expect_lf(struct head *h, const uint8_t *p, uint8_t next)
 static bool step_start(struct head *h, const uint8_t *p, size_t n)
 {
     (void)n;
-    if (p[h->at] == '\r' && h->at == 0) { /* one empty line before a request: some old clients send it after a body */
+    if (p[h->at] == '\r' &&
+        h->at == 0) { /* one empty line before a request: some old clients send it after a body */
         h->at++;
         h->step = STEP_START_LF;
         return true;
@@ -97,7 +98,8 @@ static bool step_start_lf(struct head *h, const uint8_t *p, size_t n)
     return expect_lf(h, p, STEP_START);
 }
 
-/* What some resource may answer to. CONNECT is for proxies; anything else nobody here has heard of. */
+/* What some resource may answer to. CONNECT is for proxies; anything else nobody here has heard of.
+ */
 static bool method_known(struct str method)
 {
     static const struct str known[] = {
@@ -192,6 +194,8 @@ static bool step_field(struct head *h, const uint8_t *p, size_t n)
     }
     if (p[h->at] == ' ' || p[h->at] == '\t')
         return refuse(h, 400, "folded header lines are not accepted");
+    if (p[h->at] == '\n')
+        return refuse(h, 400, "a line feed without a carriage return");
     if (h->field_count == HEAD_FIELDS_MAX)
         return refuse(h, 431, "too many header fields");
     h->mark = h->at;
@@ -230,7 +234,9 @@ static bool step_value(struct head *h, const uint8_t *p, size_t n)
     if (h->at == n)
         return true;
     if (p[h->at] != '\r')
-        return refuse(h, 400, p[h->at] == '\n' ? "a line feed without a carriage return" : "control character in a header");
+        return refuse(h, 400,
+                      p[h->at] == '\n' ? "a line feed without a carriage return"
+                                       : "control character in a header");
     struct span value = span_from(h);
     while (value.n > 0 && (p[value.at + value.n - 1] == ' ' || p[value.at + value.n - 1] == '\t'))
         value.n--;
@@ -262,7 +268,8 @@ static bool field_content_length(struct head *h, struct str value)
         if (digit > 9)
             return refuse(h, 400, "malformed Content-Length");
         if (h->content_length > (UINT64_MAX - digit) / 10)
-            h->content_length = UINT64_MAX / 10; /* saturates: over any limit, and stays so with further digits */
+            h->content_length =
+                UINT64_MAX / 10; /* saturates: over any limit, and stays so with further digits */
         else
             h->content_length = h->content_length * 10 + digit;
     }
@@ -360,10 +367,12 @@ bool head_begun(const struct head *h)
 enum parse head_parse(struct head *h, struct str bytes, size_t max_bytes)
 {
     static bool (*const steps[])(struct head *, const uint8_t *, size_t) = {
-        [STEP_START] = step_start,     [STEP_START_LF] = step_start_lf, [STEP_METHOD] = step_method,
-        [STEP_TARGET] = step_target,   [STEP_VERSION] = step_version,   [STEP_LINE_CR] = step_line_cr,
-        [STEP_LINE_LF] = step_line_lf, [STEP_FIELD] = step_field,       [STEP_NAME] = step_name,
-        [STEP_SPACE] = step_space,     [STEP_VALUE] = step_value,       [STEP_VALUE_LF] = step_value_lf,
+        [STEP_START] = step_start,     [STEP_START_LF] = step_start_lf,
+        [STEP_METHOD] = step_method,   [STEP_TARGET] = step_target,
+        [STEP_VERSION] = step_version, [STEP_LINE_CR] = step_line_cr,
+        [STEP_LINE_LF] = step_line_lf, [STEP_FIELD] = step_field,
+        [STEP_NAME] = step_name,       [STEP_SPACE] = step_space,
+        [STEP_VALUE] = step_value,     [STEP_VALUE_LF] = step_value_lf,
         [STEP_END_LF] = step_end_lf,
     };
     const uint8_t *p = (const uint8_t *)bytes.p;

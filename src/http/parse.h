@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The grammar of HTTP/1.1 requests (RFC 9112), strict and incremental: heads and chunked bodies. No allocation, no I/O;
- * the verdict depends on the bytes alone, never on how they were split. Positions are offsets from the head's first
- * byte, so the bytes may move between two calls. */
+ * The grammar of HTTP/1.1 requests (RFC 9112), strict and incremental: heads and chunked bodies. No
+ * allocation, no I/O; the verdict depends on the bytes alone, never on how they were split.
+ * Positions are offsets from the head's first byte, so the bytes may move between two calls. */
 #ifndef HTTP_PARSE_H
 #define HTTP_PARSE_H
 
@@ -36,7 +36,8 @@ struct head {
     bool has_host, says_close, says_keep_alive;
 };
 
-/* `bytes` begins at the head's first byte and holds all that has come so far; at most max_bytes of it are looked at. */
+/* `bytes` begins at the head's first byte and holds all that has come so far; at most max_bytes of
+ * it are looked at. */
 MUST_USE enum parse head_parse(struct head *h, struct str bytes, size_t max_bytes);
 /* A byte of the request itself has come, not just the empty line that may precede it. */
 bool head_begun(const struct head *h);
@@ -55,8 +56,8 @@ struct chunked {
     uint8_t step, digits;
 };
 
-/* Looks at `in` and sets how many bytes of it were used. CHUNK_DATA: `data` is a slice of `in`; call again with the
- * rest. CHUNK_MORE: all was used. */
+/* Looks at `in` and sets how many bytes of it were used. CHUNK_DATA: `data` is a slice of `in`;
+ * call again with the rest. CHUNK_MORE: all was used. */
 MUST_USE enum chunk chunked_next(struct chunked *c, struct str in, size_t *used, struct str *data);
 
 #endif

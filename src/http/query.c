@@ -12,7 +12,8 @@ static int hex_digit(char c)
 
 bool http_unescape(struct str s, bool form, struct arena *a, struct str *out)
 {
-    if (memchr(s.p == NULL ? "" : s.p, '%', s.n) == NULL && (!form || memchr(s.p == NULL ? "" : s.p, '+', s.n) == NULL)) {
+    if (memchr(s.p == NULL ? "" : s.p, '%', s.n) == NULL &&
+        (!form || memchr(s.p == NULL ? "" : s.p, '+', s.n) == NULL)) {
         *out = str_present(s) ? s : STR("");
         return true;
     }
@@ -58,7 +59,9 @@ struct str http_query_get(struct str query, const char *name, struct arena *a, b
         }
         if (!str_eq(key, wanted))
             continue;
-        if (str_present(found) || !http_unescape(str_slice(pair, eq == NULL ? split : split + 1, pair.n), true, a, &value))
+        if (str_present(found) ||
+            !http_unescape(str_slice(pair, eq == NULL ? split : split + 1, pair.n), true, a,
+                           &value))
             wrong = true;
         else
             found = value;

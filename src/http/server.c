@@ -36,7 +36,8 @@ static void fill_defaults(struct http_options *o)
 /* Under the budget's lock, on any loop's thread. */
 static void budget_granted(struct claim *claim)
 {
-    struct http_exchange *x = (struct http_exchange *)(void *)((char *)claim - offsetof(struct http_exchange, claim));
+    struct http_exchange *x =
+        (struct http_exchange *)(void *)((char *)claim - offsetof(struct http_exchange, claim));
 
     loop_post(x->loop, &x->budget_mail);
 }
@@ -113,7 +114,8 @@ void http_server_drain(struct http_server *s)
 
 void http_server_stop(struct http_server *s, int64_t deadline_mono_us)
 {
-    struct timespec until = {.tv_sec = deadline_mono_us / US_PER_S, .tv_nsec = deadline_mono_us % US_PER_S * 1000};
+    struct timespec until = {.tv_sec = deadline_mono_us / US_PER_S,
+                             .tv_nsec = deadline_mono_us % US_PER_S * 1000};
 
     if (s->stopped)
         return;
@@ -129,7 +131,8 @@ void http_server_stop(struct http_server *s, int64_t deadline_mono_us)
             pthread_join(s->loops[i]->started_thread, NULL);
 }
 
-/* Answers that came after the loops had left. Opening one may post another, perhaps to a loop before. */
+/* Answers that came after the loops had left. Opening one may post another, perhaps to a loop
+ * before. */
 static void open_late_mail(struct http_server *s)
 {
     for (bool more = true; more;) {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What the loops of one server share. Written before they start, but for the flags. Private to http/. */
+ * What the loops of one server share. Written before they start, but for the flags. Private to
+ * http/. */
 #ifndef HTTP_SERVER_H
 #define HTTP_SERVER_H
 
@@ -27,8 +28,8 @@ struct http_server {
     unsigned running; /* loops whose thread has not left yet */
 };
 
-/* A listening socket for `addr` ("host:port"), or -1. `port` 0: the one in addr; it returns the real one. `shared`: more
- * sockets will be bound to the same port. */
+/* A listening socket for `addr` ("host:port"), or -1. `port` 0: the one in addr; it returns the
+ * real one. `shared`: more sockets will be bound to the same port. */
 MUST_USE int listen_open(const char *addr, uint16_t *port, bool shared, struct err *e);
 /* The soft limit of open files becomes the hard one: each connection is a file. */
 void listen_raise_file_limit(void);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Streams: from the writers' side (any thread, under the lock) and from the loop's. Callbacks are never called under the
- * lock, since writers often hold a lock of their own that the callbacks want too. */
+ * Streams: from the writers' side (any thread, under the lock) and from the loop's. Callbacks are
+ * never called under the lock, since writers often hold a lock of their own that the callbacks want
+ * too. */
 #include "http/stream.h"
 
 #include "http/conn.h"

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A stream's bytes are appended by any thread under its lock and taken by the loop. Private to http/.
+ * A stream's bytes are appended by any thread under its lock and taken by the loop. Private to
+ * http/.
  *
- * It is posted to the loop at most once at a time (`posted`). The loop frees it when it is ended, sent or unsendable, and
- * not posted: nobody can name it then. */
+ * It is posted to the loop at most once at a time (`posted`). The loop frees it when it is ended,
+ * sent or unsendable, and not posted: nobody can name it then. */
 #ifndef HTTP_STREAM_H
 #define HTTP_STREAM_H
 
@@ -31,11 +32,12 @@ void stream_bound(struct http_stream *st, struct conn *c, size_t unsent);
 void stream_mail(struct http_stream *st); /* it was posted: bind it, send, finish */
 /* Takes what is pending. False: nothing. `last`: nothing will follow. */
 bool stream_take(struct http_stream *st, struct buf *out, bool *last);
-void stream_sent(struct http_stream *st, size_t n); /* the socket took n bytes; may call on_writable */
+void stream_sent(struct http_stream *st,
+                 size_t n); /* the socket took n bytes; may call on_writable */
 void stream_tell_drain(struct http_stream *st);
 /* The reader is gone (or was dropped): tells, detaches from its connection, frees if ended. */
 void stream_lose(struct http_stream *st);
-void stream_finish(struct http_stream *st); /* all was sent */
+void stream_finish(struct http_stream *st);  /* all was sent */
 bool stream_is_gone(struct http_stream *st); /* dropped by a writer */
 bool stream_is_ended(struct http_stream *st);
 

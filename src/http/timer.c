@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A binary heap of (moment to look, timer). Invariant: an entry's moment is never later than its timer's. */
+ * A binary heap of (moment to look, timer). Invariant: an entry's moment is never later than its
+ * timer's. */
 #include "http/timer.h"
 
 #include "base/arena.h"

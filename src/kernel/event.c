@@ -17,15 +17,23 @@ static struct transition *line_begin(struct working_set *ws, struct execution *e
     return t;
 }
 
-/* JSON allows line breaks and tabs between tokens only; as spaces they mean the same and keep a line a line. */
+enum { TAB_MARK = '\001', LINE_MARK = '\002' };
+
+static void replace(char *p, size_t n, char from, char to)
+{
+    for (char *end = p + n; (p = memchr(p, from, (size_t)(end - p))) != NULL; p++)
+        *p = to;
+}
+
 static void add_members(struct buf *out, struct str members)
 {
     size_t start = out->n;
 
     buf_add(out, members);
-    for (size_t i = start; i < out->n; i++)
-        if (out->p[i] == '\n' || out->p[i] == '\t' || out->p[i] == '\r')
-            out->p[i] = ' ';
+    if (out->failed || out->n == start)
+        return;
+    replace(out->p + start, out->n - start, '\t', TAB_MARK);
+    replace(out->p + start, out->n - start, '\n', LINE_MARK);
 }
 
 static void add_id(struct buf *out, const struct uuid *id)
@@ -157,6 +165,10 @@ bool event_next(struct event_reader *r, struct buf *scratch, struct event_line *
         buf_add(scratch, str_present(r->output) ? r->output : STR("null"));
     }
     buf_add_byte(scratch, '}');
+    if (!scratch->failed) {
+        replace(scratch->p, scratch->n, TAB_MARK, '\t');
+        replace(scratch->p, scratch->n, LINE_MARK, '\n');
+    }
     out->payload = buf_str(scratch);
     return true;
 }

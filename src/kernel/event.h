@@ -6,7 +6,10 @@
  *     step.executing\t&\n
  *
  * The name, a tab, the members of its payload. A leading `&` stands for the members of the last line that began without
- * one, so that the three events of a step state it once. JSON text has no raw tab or newline, so none needs escaping. */
+ * one, so that the three events of a step state it once. JSON has raw tabs and line ends between its tokens, and no other
+ * control characters anywhere: they are written as \001 and \002 and read back, so that an error stays the bytes that came.
+ * An execution.completed ends with `"output":@`: the output stands in the execution's row, once, however large, and the
+ * reader puts it there. */
 #ifndef KERNEL_EVENT_H
 #define KERNEL_EVENT_H
 

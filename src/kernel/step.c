@@ -196,6 +196,7 @@ static void decide_new(struct working_set *ws, struct execution *exec,
     struct policy_answer policy;
     struct step *step = new_step(ws, exec, cmd, id);
 
+    answer->decided = true;
     event_step(ws, step, EVENT_STEP_PROPOSED, STR(""));
     if (cmd->idempotency == AT_MOST_ONCE && is_indeterminate(exec, &cmd->tally.call)) {
         deny_new(ws, step, INDETERMINATE_RULE, INDETERMINATE_REASON, answer);
@@ -317,6 +318,40 @@ static void note_progress(struct working_set *ws, struct execution *exec)
     ws_touch_dispatch(ws, exec);
 }
 
+/* `,"usage":{…}` of a model call whose answer carried counts. */
+static struct str usage_member(struct working_set *ws, struct usage u)
+{
+    struct buf text = {0};
+    struct json_writer w = {.out = &text};
+    struct str member;
+
+    if (!usage_known(u))
+        return STR("");
+    buf_add(&text, STR(",\"usage\":"));
+    usage_write(&w, u);
+    member = arena_str(&ws->arena, buf_str(&text));
+    buf_free(&text);
+    return member;
+}
+
+static void record_outcome(struct working_set *ws, struct step *step,
+                           const struct step_outcome *cmd, struct step_answer *answer)
+{
+    answer->decision = DECISION_RECORDED;
+    step_move(ws, step, cmd->failed ? STEP_FAILED : STEP_SUCCEEDED);
+    if (cmd->failed) {
+        step->error = cmd->value;
+        event_step(ws, step, EVENT_STEP_FAILED, error_member(ws, cmd->value));
+        return;
+    }
+    step->result = cmd->value;
+    if (step->kind == KIND_LLM_CALL) {
+        step->usage = cmd->usage;
+        answer->usage_missing = !usage_known(cmd->usage);
+    }
+    event_step(ws, step, EVENT_STEP_SUCCEEDED, usage_member(ws, step->usage));
+}
+
 enum verdict step_settle(struct working_set *ws, const struct step_outcome *cmd,
                          struct step_answer *answer, struct err *e)
 {
@@ -344,15 +379,8 @@ enum verdict step_settle(struct working_set *ws, const struct step_outcome *cmd,
         return REFUSE(e, ERR_CONFLICT, "the step is %s, not executing: it has no outcome yet",
                       step_status_name(step->status).p);
     lease_renew(ws, exec);
-    if (cmd->failed)
-        step->error = cmd->value;
-    else
-        step->result = cmd->value;
-    step_move(ws, step, cmd->failed ? STEP_FAILED : STEP_SUCCEEDED);
-    event_step(ws, step, cmd->failed ? EVENT_STEP_FAILED : EVENT_STEP_SUCCEEDED,
-               cmd->failed ? error_member(ws, cmd->value) : STR(""));
+    record_outcome(ws, step, cmd, answer);
     note_progress(ws, exec);
-    answer->decision = DECISION_RECORDED;
     return VERDICT_DONE;
 }
 

@@ -3,6 +3,7 @@
 #ifndef KERNEL_STEP_H
 #define KERNEL_STEP_H
 
+#include "domain/usage.h"
 #include "kernel/verdict.h"
 
 struct step_submission {
@@ -24,6 +25,8 @@ struct step_answer {
     struct hash step_id;
     struct str result, error; /* JSON; absent: none. Arena of the set: copy before the group ends. */
     struct str reason, rule_id;
+    bool decided;       /* the step is new: policy was asked, or overruled */
+    bool usage_missing; /* an llm_call succeeded without token counts */
 };
 
 /* Names what the rule will look at, so that it need not be asked twice. */
@@ -39,6 +42,7 @@ struct step_outcome {
     struct hash step_id;
     bool failed;
     struct str value; /* the result, or the error object: JSON text, byte for byte */
+    struct usage usage; /* what the result carries; counts only when the step is an llm_call */
 };
 void step_settle_names(struct working_set *ws, const struct step_outcome *cmd);
 MUST_USE

@@ -19,6 +19,7 @@
 #include "base/uuid.h"
 #include "domain/identity.h"
 #include "domain/types.h"
+#include "domain/usage.h"
 #include "kernel/settings.h"
 
 /* `wall_us` is what is recorded. `lease_us` is the clock that leases run by: the monotonic one on SQLite; on Postgres both
@@ -101,6 +102,7 @@ struct execution {
     size_t n_live, cap_live;
     bool live_known;         /* `live` is complete */
     struct transition *transition; /* what this group appends to its log so far; group arena */
+    int64_t lease_shown;     /* the end that engine/lease_board.c shows to readers, wall; 0: none */
     bool lease_changed;      /* lease_until was renewed in this group */
     bool in_group;           /* it is on the working set's list of this group's rows */
     unsigned row;
@@ -121,6 +123,7 @@ struct step {
     struct str result;    /* group: loaded with a terminal step, or set by its outcome; absent: none. `null` is a value. */
     struct str error;     /* group: likewise */
     struct str rule_id;   /* group: of a denied step */
+    struct usage usage;   /* of a succeeded llm_call; both -1: none */
     int64_t created_at, started_at, completed_at; /* wall; 0: not yet */
     bool in_group;
     unsigned row;

@@ -225,6 +225,7 @@ struct step *ws_new_step(struct working_set *ws, struct execution *exec, const s
     step->execution = exec;
     step->row = ROW_NEW;
     step->status = STEP_PROPOSED;
+    step->usage = USAGE_NONE;
     map_put(&ws->steps, hash_key(id), step);
     ws_step_join_group(ws, step);
     ws_join_group(ws, exec);

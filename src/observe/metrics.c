@@ -12,16 +12,17 @@
 #include <unistd.h>
 
 /* Statuses that are counted apart; the last place is for others. */
-static const int STATUSES[] = {200, 201, 204, 400, 401, 403, 404, 405, 408, 409, 413, 431, 500, 503};
+static const int STATUSES[] = {200, 201, 204, 400, 401, 403, 404,
+                               405, 408, 409, 413, 431, 500, 503};
 enum { STATUS_COUNT = COUNT(STATUSES) + 1 };
 
 static const struct {
     int64_t us;
     const char *text;
 } BUCKETS[] = {
-    {500, "0.0005"},   {1000, "0.001"},   {2500, "0.0025"},  {5000, "0.005"},     {10000, "0.01"},
-    {25000, "0.025"},  {50000, "0.05"},   {100000, "0.1"},   {250000, "0.25"},    {500000, "0.5"},
-    {1000000, "1"},    {2500000, "2.5"},  {5000000, "5"},    {10000000, "10"},
+    {500, "0.0005"},  {1000, "0.001"},  {2500, "0.0025"}, {5000, "0.005"},  {10000, "0.01"},
+    {25000, "0.025"}, {50000, "0.05"},  {100000, "0.1"},  {250000, "0.25"}, {500000, "0.5"},
+    {1000000, "1"},   {2500000, "2.5"}, {5000000, "5"},   {10000000, "10"},
 };
 enum { BUCKET_COUNT = COUNT(BUCKETS) + 1 };
 
@@ -91,7 +92,8 @@ void metric_begin(struct buf *out, const char *name, enum metric_type type, cons
     buf_printf(out, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, names[type]);
 }
 
-void metric_value(struct buf *out, const char *name, const char *label, const char *label_value, int64_t v)
+void metric_value(struct buf *out, const char *name, const char *label, const char *label_value,
+                  int64_t v)
 {
     buf_add_z(out, name);
     if (label != NULL)
@@ -101,7 +103,8 @@ void metric_value(struct buf *out, const char *name, const char *label, const ch
 
 void metric_seconds(struct buf *out, const char *name, int64_t us)
 {
-    buf_printf(out, "%s %lld.%06lld\n", name, (long long)(us / US_PER_S), (long long)(us % US_PER_S));
+    buf_printf(out, "%s %lld.%06lld\n", name, (long long)(us / US_PER_S),
+               (long long)(us % US_PER_S));
 }
 
 static void add_requests(const struct metrics *m, struct buf *out)
@@ -112,7 +115,8 @@ static void add_requests(const struct metrics *m, struct buf *out)
             uint64_t v = get(&m->routes[i].status[s]);
             if (v == 0)
                 continue;
-            buf_printf(out, "rebuno_http_requests_total{route=\"%.*s\",status=\"", STR_ARG(m->names[i]));
+            buf_printf(out, "rebuno_http_requests_total{route=\"%.*s\",status=\"",
+                       STR_ARG(m->names[i]));
             if (s < COUNT(STATUSES))
                 buf_add_int(out, STATUSES[s]);
             else
@@ -141,8 +145,10 @@ static void add_durations(struct str route, const struct route_counts *r, struct
                    b < COUNT(BUCKETS) ? BUCKETS[b].text : "+Inf", (unsigned long long)total);
     }
     buf_printf(out, "%s_sum{route=\"%.*s\"} %llu.%06llu\n", name, STR_ARG(route),
-               (unsigned long long)(sum_us / (uint64_t)US_PER_S), (unsigned long long)(sum_us % (uint64_t)US_PER_S));
-    buf_printf(out, "%s_count{route=\"%.*s\"} %llu\n", name, STR_ARG(route), (unsigned long long)total);
+               (unsigned long long)(sum_us / (uint64_t)US_PER_S),
+               (unsigned long long)(sum_us % (uint64_t)US_PER_S));
+    buf_printf(out, "%s_count{route=\"%.*s\"} %llu\n", name, STR_ARG(route),
+               (unsigned long long)total);
 }
 
 void metrics_add_http(const struct metrics *m, struct buf *out)
@@ -164,9 +170,11 @@ static void add_memory(struct buf *out)
     if (f == NULL)
         return;
     if (fscanf(f, "%lld %lld", &virtual_pages, &resident_pages) == 2) {
-        metric_begin(out, "process_virtual_memory_bytes", METRIC_GAUGE, "Virtual memory size in bytes.");
+        metric_begin(out, "process_virtual_memory_bytes", METRIC_GAUGE,
+                     "Virtual memory size in bytes.");
         metric_value(out, "process_virtual_memory_bytes", NULL, NULL, virtual_pages * page);
-        metric_begin(out, "process_resident_memory_bytes", METRIC_GAUGE, "Resident memory size in bytes.");
+        metric_begin(out, "process_resident_memory_bytes", METRIC_GAUGE,
+                     "Resident memory size in bytes.");
         metric_value(out, "process_resident_memory_bytes", NULL, NULL, resident_pages * page);
     }
     fclose(f);
@@ -186,7 +194,8 @@ static void add_files(struct buf *out)
         metric_value(out, "process_open_fds", NULL, NULL, n);
     }
     if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) {
-        metric_begin(out, "process_max_fds", METRIC_GAUGE, "Maximum number of open file descriptors.");
+        metric_begin(out, "process_max_fds", METRIC_GAUGE,
+                     "Maximum number of open file descriptors.");
         metric_value(out, "process_max_fds", NULL, NULL, (int64_t)limit.rlim_cur);
     }
 }
@@ -217,9 +226,11 @@ static void add_times(struct buf *out)
     double since_boot;
 
     if (getrusage(RUSAGE_SELF, &u) == 0) {
-        metric_begin(out, "process_cpu_seconds_total", METRIC_COUNTER, "Total user and system CPU time in seconds.");
+        metric_begin(out, "process_cpu_seconds_total", METRIC_COUNTER,
+                     "Total user and system CPU time in seconds.");
         metric_seconds(out, "process_cpu_seconds_total",
-                       (u.ru_utime.tv_sec + u.ru_stime.tv_sec) * US_PER_S + u.ru_utime.tv_usec + u.ru_stime.tv_usec);
+                       (u.ru_utime.tv_sec + u.ru_stime.tv_sec) * US_PER_S + u.ru_utime.tv_usec +
+                           u.ru_stime.tv_usec);
     }
     if (read_start(&since_boot)) {
         double boot = (double)(clock_wall_us() - clock_mono_us()) / (double)US_PER_S;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Prometheus' text format, and the counters that nobody else keeps: HTTP requests and the process itself. Counting is a few
- * relaxed additions and may happen on any thread. It knows no routes: they are numbered by who made it. */
+ * Prometheus' text format, and the counters that nobody else keeps: HTTP requests and the process
+ * itself. Counting is a few relaxed additions and may happen on any thread. It knows no routes:
+ * they are numbered by who made it. */
 #ifndef OBSERVE_METRICS_H
 #define OBSERVE_METRICS_H
 
@@ -20,7 +21,8 @@ enum metric_type { METRIC_COUNTER, METRIC_GAUGE, METRIC_SUMMARY, METRIC_HISTOGRA
 /* HELP and TYPE; then its values. */
 void metric_begin(struct buf *out, const char *name, enum metric_type type, const char *help);
 /* With one label, or none (NULL); its value needs no escaping. */
-void metric_value(struct buf *out, const char *name, const char *label, const char *label_value, int64_t v);
+void metric_value(struct buf *out, const char *name, const char *label, const char *label_value,
+                  int64_t v);
 void metric_seconds(struct buf *out, const char *name, int64_t us);
 
 #endif

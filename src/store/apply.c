@@ -26,11 +26,12 @@ bool store_commit(struct store_writer *w, struct working_set *ws, bool *unknown,
         store_abandon(w);
         return err_set(e, ERR_UNAVAILABLE, "the store is not writable at the moment");
     }
-    if (!w->db->in_transaction) {
-        if (!ws_has_changes(ws))
-            return true;
-        db_begin(w->db);
+    if (!ws_has_changes(ws)) { /* the locks alone would make Postgres sync a commit */
+        store_abandon(w);
+        return true;
     }
+    if (!w->db->in_transaction)
+        db_begin(w->db);
     apply_rows(w, ws);
     if (db_commit(w->db, unknown, e))
         return true;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Two connections: one that listens, and holds the advisory lock by which kernels see each other; one that notifies, on a
- * thread of its own, so that no executor waits for it. Hints may be lost with either: a slow poll stands behind them. */
+ * thread of its own, so that no executor waits for it. Hints may be lost with either: a slow poll stands behind them.
+ * While no other kernel lives nothing is sent; a newcomer says hello. */
 #include "store/postgres_link.h"
 
 #include <poll.h>
@@ -9,11 +10,13 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "store/list.h"
 #include "store/postgres_conn.h"
+#include "store/postgres_params.h"
 
-enum { PENDING_MAX = 1024, NOTE_TEXT_MAX = 4000 };
+enum { PENDING_MAX = 4096, NOTE_TEXT_MAX = 4000 };
 static const int64_t RETRY_US = US_PER_S;
+static const int64_t LOOK_AGAIN_US = 2 * US_PER_S; /* for other kernels */
+static const char HELLO[] = "h";
 
 struct postgres_link {
     char *url; /* owned */
@@ -24,7 +27,8 @@ struct postgres_link {
     /* shared, under the lock */
     pthread_mutex_t lock;
     pthread_cond_t cond;
-    LIST(char *) pending; /* owned: payloads to be sent */
+    struct map pending; /* payloads to be sent, each once */
+    int64_t look_at;    /* when to look for other kernels again */
     bool stop, started;
     int notifier_pid; /* of the backend that sends ours: its notes are our own */
     pthread_t thread;
@@ -62,7 +66,8 @@ static bool listener_connect(struct postgres_link *link, bool *alone, struct err
     link->listener = postgres_connect(link->url, e);
     if (link->listener == NULL)
         return false;
-    if (announce(link->listener, alone, e) && postgres_run(link->listener, "LISTEN rebuno", e))
+    if (announce(link->listener, alone, e) &&
+        postgres_run(link->listener, "LISTEN rebuno; NOTIFY rebuno, 'h'", e))
         return true;
     PQfinish(link->listener);
     link->listener = NULL;
@@ -71,96 +76,115 @@ static bool listener_connect(struct postgres_link *link, bool *alone, struct err
 
 /* ---- sending ---- */
 
-static void send_note(PGconn *c, const char *payload)
-{
-    const char *values[] = {payload};
+struct notifier { /* the thread's own */
+    struct postgres_link *link;
+    PGconn *c;
+    int64_t retry_at;
+    bool others; /* another kernel lived when it was last looked */
+    struct postgres_params params;
+};
 
-    PQclear(PQexecParams(c, "SELECT pg_notify('rebuno', $1)", 1, NULL, values, NULL, NULL, 0));
-}
-
-static PGconn *notifier_connect(struct postgres_link *link)
+static bool connected(struct notifier *n)
 {
     struct err e;
-    PGconn *c = postgres_connect(link->url, &e);
 
-    pthread_mutex_lock(&link->lock);
-    link->notifier_pid = c == NULL ? 0 : PQbackendPID(c);
-    pthread_mutex_unlock(&link->lock);
-    return c;
+    if (postgres_alive(n->c))
+        return true;
+    if (clock_mono_us() < n->retry_at)
+        return false;
+    PQfinish(n->c);
+    n->c = postgres_connect(n->link->url, &e);
+    n->retry_at = clock_mono_us() + RETRY_US;
+    pthread_mutex_lock(&n->link->lock);
+    n->link->notifier_pid = n->c == NULL ? 0 : PQbackendPID(n->c);
+    n->link->look_at = 0;
+    pthread_mutex_unlock(&n->link->lock);
+    return n->c != NULL;
+}
+
+/* Every living kernel holds the lock; this one too. */
+static bool has_others(struct notifier *n)
+{
+    bool look;
+    struct err e;
+
+    pthread_mutex_lock(&n->link->lock);
+    look = clock_mono_us() >= n->link->look_at;
+    if (look)
+        n->link->look_at = clock_mono_us() + LOOK_AGAIN_US;
+    pthread_mutex_unlock(&n->link->lock);
+    if (look && !query_bool(n->c,
+                            "SELECT count(*) > 1 FROM pg_locks WHERE locktype = 'advisory' AND granted"
+                            " AND mode = 'ShareLock' AND (classid::bigint << 32 | objid::bigint) = " LOCK_KEY
+                            " AND database = (SELECT oid FROM pg_database WHERE datname = current_database())",
+                            &n->others, &e))
+        n->others = true;
+    return n->others;
+}
+
+static void send_notes(struct notifier *n, struct map *notes)
+{
+    struct postgres_params *ps = &n->params;
+    struct str payload;
+    bool first = true;
+
+    params_begin(ps, "T");
+    for (size_t i = 0; map_next_key(notes, &i, &payload) != NULL; first = false)
+        params_row(ps, &(struct db_value){.type = DB_TEXT, .s = payload}, 1, first);
+    params_finish(ps);
+    if (!first && !ps->failed)
+        PQclear(PQexecParams(n->c, "SELECT pg_notify('rebuno', x) FROM unnest($1) x", ps->n, ps->oids, ps->values,
+                             ps->lengths, ps->formats, 0));
 }
 
 static void *notify_thread(void *arg)
 {
     struct postgres_link *link = arg;
-    PGconn *c = NULL;
-    int64_t retry_at = 0;
+    struct notifier n = {.link = link};
 
     pthread_mutex_lock(&link->lock);
     while (!link->stop) {
-        LIST(char *) batch = {0};
+        struct map batch = link->pending;
 
-        if (link->pending.n == 0) {
+        if (batch.count == 0) {
             pthread_cond_wait(&link->cond, &link->lock);
             continue;
         }
-        for (size_t i = 0; i < link->pending.n; i++)
-            list_add(batch, link->pending.at[i]);
-        link->pending.n = 0;
+        link->pending = (struct map){0};
         pthread_mutex_unlock(&link->lock);
-        if (!postgres_alive(c) && clock_mono_us() >= retry_at) {
-            PQfinish(c);
-            c = notifier_connect(link);
-            retry_at = clock_mono_us() + RETRY_US;
-        }
-        for (size_t i = 0; i < batch.n; i++) {
-            if (c != NULL && PQstatus(c) == CONNECTION_OK)
-                send_note(c, batch.at[i]);
-            free(batch.at[i]);
-        }
-        list_free(batch);
+        if (connected(&n) && has_others(&n))
+            send_notes(&n, &batch);
+        map_free(&batch);
         pthread_mutex_lock(&link->lock);
     }
     pthread_mutex_unlock(&link->lock);
-    PQfinish(c);
+    PQfinish(n.c);
+    params_free(&n.params);
     return NULL;
 }
 
 /* The kind, the id in hex, the text. */
-static char *payload_of(const struct store_note *note)
+static void write_payload(const struct store_note *note, struct buf *out)
 {
-    struct buf b = {0};
-    char *payload;
-
-    buf_add_byte(&b, note->kind);
-    buf_add_hex(&b, note->id.b, sizeof(note->id.b));
+    buf_clear(out);
+    buf_add_byte(out, note->kind);
+    buf_add_hex(out, note->id.b, sizeof(note->id.b));
     if (note->text.n <= NOTE_TEXT_MAX)
-        buf_add(&b, note->text);
-    payload = xstrdup(buf_str(&b));
-    buf_free(&b);
-    return payload;
-}
-
-static bool is_pending(const struct postgres_link *link, const char *payload)
-{
-    for (size_t i = 0; i < link->pending.n; i++)
-        if (strcmp(link->pending.at[i], payload) == 0)
-            return true;
-    return false;
+        buf_add(out, note->text);
 }
 
 void postgres_link_notify(struct postgres_link *link, const struct store_note *notes, size_t n)
 {
-    pthread_mutex_lock(&link->lock);
-    for (size_t i = 0; i < n; i++) {
-        char *payload = payload_of(&notes[i]);
+    struct buf payload = {0};
 
-        if (link->pending.n >= PENDING_MAX || is_pending(link, payload))
-            free(payload);
-        else
-            list_add(link->pending, payload);
+    pthread_mutex_lock(&link->lock);
+    for (size_t i = 0; i < n && link->pending.count < PENDING_MAX; i++) {
+        write_payload(&notes[i], &payload);
+        map_put(&link->pending, buf_str(&payload), link);
     }
     pthread_cond_signal(&link->cond);
     pthread_mutex_unlock(&link->lock);
+    buf_free(&payload);
 }
 
 /* ---- listening ---- */
@@ -192,7 +216,9 @@ static bool next_note(struct postgres_link *link, struct arena *a, struct store_
 
     while (!found && (n = PQnotifies(link->listener)) != NULL) {
         pthread_mutex_lock(&link->lock);
-        found = n->be_pid != link->notifier_pid;
+        found = n->be_pid != link->notifier_pid && n->be_pid != PQbackendPID(link->listener);
+        if (found && strcmp(n->extra, HELLO) == 0)
+            link->look_at = 0;
         pthread_mutex_unlock(&link->lock);
         found = found && parse_note(n->extra, a, out);
         PQfreemem(n);
@@ -273,9 +299,7 @@ void postgres_link_close(struct postgres_link *link)
         pthread_join(link->thread, NULL);
     }
     PQfinish(link->listener);
-    for (size_t i = 0; i < link->pending.n; i++)
-        free(link->pending.at[i]);
-    list_free(link->pending);
+    map_free(&link->pending);
     pthread_cond_destroy(&link->cond);
     pthread_mutex_destroy(&link->lock);
     free(link->url);

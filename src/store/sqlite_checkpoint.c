@@ -13,16 +13,19 @@ enum {
     WAKE_FRAMES = 4 * 1024 * 1024 / PAGE_BYTES,
     FORCE_FRAMES = 32 * 1024 * 1024 / PAGE_BYTES,
     FORCE_WAIT_MS = 2000, /* a reader holds a snapshot for one call */
+    FORCE_AGAIN_FRAMES = 2 * 1024 * 1024 / PAGE_BYTES, /* after a wait in vain */
 };
 
 struct sqlite_checkpointer {
     const struct sqlite_home *home; /* borrowed */
     sqlite3 *h;                     /* the thread's; NULL while it could not be opened */
     pthread_t thread;
-    pthread_mutex_t lock; /* guards wake and stop */
+    pthread_mutex_t copying; /* held during a checkpoint: SQLite refuses a second one at once, without waiting */
+    pthread_mutex_t lock;    /* guards wake and stop */
     pthread_cond_t cond;
     bool wake, stop;
-    int noted; /* the writer's: frames at the last wake */
+    /* the writer's: frames at the last wake, and from where on it starts the log anew */
+    int noted, force_at;
 };
 
 /* A sync that failed is never tried again on the same handle. */
@@ -55,7 +58,9 @@ static void *checkpoint_thread(void *arg)
         }
         c->wake = false;
         pthread_mutex_unlock(&c->lock);
+        pthread_mutex_lock(&c->copying);
         copy_log(c);
+        pthread_mutex_unlock(&c->copying);
         pthread_mutex_lock(&c->lock);
     }
     pthread_mutex_unlock(&c->lock);
@@ -69,11 +74,13 @@ struct sqlite_checkpointer *sqlite_checkpointer_start(const struct sqlite_home *
     int rc;
 
     c->home = home;
+    c->force_at = FORCE_FRAMES;
     c->h = sqlite_connect(home, SQLITE_CHECKPOINTER, e);
     if (c->h == NULL) {
         free(c);
         return NULL;
     }
+    pthread_mutex_init(&c->copying, NULL);
     pthread_mutex_init(&c->lock, NULL);
     pthread_cond_init(&c->cond, NULL);
     pthread_attr_init(&attr);
@@ -104,26 +111,33 @@ void sqlite_checkpointer_stop(struct sqlite_checkpointer *c)
     }
     pthread_cond_destroy(&c->cond);
     pthread_mutex_destroy(&c->lock);
+    pthread_mutex_destroy(&c->copying);
     free(c);
 }
 
-static void start_log_anew(sqlite3 *writer)
+static void start_log_anew(struct sqlite_checkpointer *c, sqlite3 *writer, int frames)
 {
+    static struct log_limit limit;
     int rc;
 
+    pthread_mutex_lock(&c->copying);
     sqlite3_busy_timeout(writer, FORCE_WAIT_MS);
     rc = sqlite3_wal_checkpoint_v2(writer, NULL, SQLITE_CHECKPOINT_RESTART, NULL, NULL);
-    sqlite3_busy_timeout(writer, 10000);
-    if (rc != SQLITE_OK) /* the next commit tries again */
-        log_event(LOG_WARN, "store.wal_restart_failed", {"code", log_int(rc)});
+    sqlite3_busy_timeout(writer, SQLITE_BUSY_MS);
+    pthread_mutex_unlock(&c->copying);
+    c->force_at = rc == SQLITE_OK ? FORCE_FRAMES : frames + FORCE_AGAIN_FRAMES;
+    if (rc != SQLITE_OK && log_allowed(&limit, 2))
+        log_event(LOG_WARN, "store.wal_restart_failed", {"code", log_int(rc)}, {"pages", log_int(frames)});
 }
 
 void sqlite_checkpointer_note(struct sqlite_checkpointer *c, sqlite3 *writer, int frames)
 {
-    if (frames < c->noted)
-        c->noted = 0; /* the log was started anew */
-    if (frames >= FORCE_FRAMES) {
-        start_log_anew(writer);
+    if (frames < c->noted) { /* the log was started anew */
+        c->noted = 0;
+        c->force_at = FORCE_FRAMES;
+    }
+    if (frames >= c->force_at) {
+        start_log_anew(c, writer, frames);
         return;
     }
     if (frames - c->noted < WAKE_FRAMES)

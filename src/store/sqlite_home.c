@@ -260,7 +260,7 @@ static bool apply_settings(sqlite3 *h, enum sqlite_role role, bool memory)
     static const char *const WRITE = "PRAGMA journal_mode=WAL; PRAGMA secure_delete=OFF;";
     const char *cache = role == SQLITE_WRITER ? "PRAGMA cache_size=-1024" : "PRAGMA cache_size=-256";
 
-    sqlite3_busy_timeout(h, 10000);
+    sqlite3_busy_timeout(h, SQLITE_BUSY_MS);
     sqlite3_extended_result_codes(h, 1);
     if (sqlite3_exec(h, memory ? "PRAGMA synchronous=OFF" : "PRAGMA synchronous=FULL", NULL, NULL, NULL) != SQLITE_OK ||
         sqlite3_exec(h, COMMON, NULL, NULL, NULL) != SQLITE_OK || sqlite3_exec(h, cache, NULL, NULL, NULL) != SQLITE_OK)

@@ -10,6 +10,8 @@
 
 struct sqlite_home;
 
+enum { SQLITE_BUSY_MS = 10000 };
+
 /* `path` NULL: in memory, a file in a private temporary folder that is gone after sqlite_home_close (or swept by the next
  * kernel after a kill). ERR_CONFLICT: another kernel holds the database. ERR_UNAVAILABLE: no such folder, no rights. */
 struct sqlite_home *sqlite_home_open(const char *path, struct err *e);

@@ -46,6 +46,7 @@ static void read_step(struct load *ld, struct db *db, const struct uuid *executi
     step->created_at = db_get_int(db, 10);
     step->started_at = db_get_int(db, 11);
     step->completed_at = db_get_int(db, 12);
+    step->usage = USAGE_NONE; /* no rule looks at what was recorded before */
     payload_get(&ld->payloads, 13, &step->result);
     payload_get(&ld->payloads, 14, &step->error);
     list_add(ld->steps, ls);
@@ -130,18 +131,20 @@ static const struct db_sql SQL_STEP_INSERT = {
     .types = "IBTBBITTIBIIIBBB",
     .exact = true,
 };
-/* A terminal step is never overwritten. */
+/* A terminal step is never overwritten: it is the one that has completed. (An IN list would be built anew by SQLite for
+ * each row.) */
 static const struct db_sql SQL_STEP_UPDATE = {
     .name = "step_update",
     .sqlite = "UPDATE steps SET status = $2, claim = $3, rule_id = coalesce($4, rule_id), started_at = $5,"
-              " completed_at = $6, result = $7, error = $8 WHERE key = $1 AND status IN " LIVE_STEP_STATUSES,
+              " completed_at = $6, result = $7, error = $8, input_tokens = $9, output_tokens = $10 WHERE key = $1 AND completed_at IS NULL",
     .postgres = "UPDATE steps s SET status = u.status, claim = u.claim, rule_id = coalesce(u.rule_id, s.rule_id),"
-                " started_at = u.started_at, completed_at = u.completed_at, result = u.result, error = u.error"
+                " started_at = u.started_at, completed_at = u.completed_at, result = u.result, error = u.error,"
+                " input_tokens = u.input_tokens, output_tokens = u.output_tokens"
                 " FROM unnest($1::bigint[], $2::text[], $3::bigint[], $4::bytea[], $5::bigint[], $6::bigint[],"
-                " $7::bytea[], $8::bytea[])"
-                " u (key, status, claim, rule_id, started_at, completed_at, result, error)"
-                " WHERE s.key = u.key AND s.status IN " LIVE_STEP_STATUSES,
-    .types = "ITIBIIBB",
+                " $7::bytea[], $8::bytea[], $9::bigint[], $10::bigint[])"
+                " u (key, status, claim, rule_id, started_at, completed_at, result, error, input_tokens, output_tokens)"
+                " WHERE s.key = u.key AND s.completed_at IS NULL",
+    .types = "ITIBIIBBII",
     .exact = true,
 };
 
@@ -169,6 +172,11 @@ static void insert_row(struct apply *ap, struct step *step)
     step->key = db_row_key(db);
 }
 
+static void bind_tokens(struct db *db, int64_t n)
+{
+    db_bind(db, (struct db_value){.type = n < 0 ? DB_NULL : DB_INT, .i = n});
+}
+
 static void update_row(struct apply *ap, const struct step *step)
 {
     struct db *db = ap->db;
@@ -181,6 +189,8 @@ static void update_row(struct apply *ap, const struct step *step)
     db_int_opt(db, step->completed_at);
     payload_bind(&ap->payloads, step->result);
     payload_bind(&ap->payloads, step->error);
+    bind_tokens(db, step->usage.input_tokens);
+    bind_tokens(db, step->usage.output_tokens);
     db_row(db);
 }
 

@@ -4,7 +4,7 @@
 
 #define VIEW_COLUMNS                                                                                                   \
     "s.key, s.step_id, s.kind, s.target, s.status, s.idempotency, s.args_hash, s.occurrence, s.started_at,"            \
-    " s.completed_at, s.rule_id, s.args, s.result, s.error "
+    " s.completed_at, s.rule_id, s.args, s.result, s.error, coalesce(s.input_tokens, -1), coalesce(s.output_tokens, -1) "
 
 static const struct db_sql SQL_STEP_READ = {
     .name = "step_read",
@@ -65,6 +65,7 @@ static void on_view(void *ctx, struct db *db, size_t row)
     payload_get(&page->payloads, 11, &v->args);
     payload_get(&page->payloads, 12, &v->result);
     payload_get(&page->payloads, 13, &v->error);
+    v->usage = (struct usage){db_get_int(db, 14), db_get_int(db, 15)};
     list_add(page->rows, v);
 }
 

@@ -118,6 +118,7 @@ struct step_view {
     struct str kind, target, status, idempotency, args, result, error, rule_id;
     struct hash args_hash;
     int64_t occurrence, started_at, completed_at;
+    struct usage usage;
 };
 MUST_USE bool store_read_step(struct store_reader *r, const struct uuid *execution_id, const struct hash *step_id,
                               struct arena *a, struct step_view *out, bool *found, struct err *e);

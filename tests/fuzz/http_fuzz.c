@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Hostile bytes through the request parser, the chunk decoder and the escapes. The first two bytes choose where the rest
- * is split: the verdict must be that of the unsplit bytes, and nothing may be read beyond what was given. */
+ * Hostile bytes through the request parser, the chunk decoder and the escapes. The first two bytes
+ * choose where the rest is split: the verdict must be that of the unsplit bytes, and nothing may be
+ * read beyond what was given. */
 #include "http/http.h"
 #include "http/parse.h"
 
@@ -35,7 +36,8 @@ static void check_inside(const struct span *s, size_t n)
 static void feed_head(struct str bytes, uint32_t seed, bool whole, struct outcome *out)
 {
     out->head.fields = out->fields;
-    for (size_t to = whole ? bytes.n : next_cut(&seed, 0, bytes.n);; to = next_cut(&seed, to, bytes.n)) {
+    for (size_t to = whole ? bytes.n : next_cut(&seed, 0, bytes.n);;
+         to = next_cut(&seed, to, bytes.n)) {
         char *copy = malloc(to + 1);
         memcpy(copy, bytes.p, to);
         out->verdict = head_parse(&out->head, str_make(copy, to), MAX_HEAD);
@@ -128,7 +130,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     feed_head(bytes, seed, false, split);
     check_head(whole, bytes);
     split->head.fields = whole->head.fields; /* only what they point at is compared */
-    struct str rest = whole->verdict == PARSE_DONE ? str_slice(bytes, whole->head.at, bytes.n) : bytes;
+    struct str rest =
+        whole->verdict == PARSE_DONE ? str_slice(bytes, whole->head.at, bytes.n) : bytes;
     feed_body(rest, seed, true, whole);
     feed_body(rest, seed, false, split);
     ASSERT(memcmp(whole, split, sizeof(*whole)) == 0);

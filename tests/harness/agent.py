@@ -55,6 +55,29 @@ class _Server(http.server.ThreadingHTTPServer):
     request_queue_size = 128
     agent: "FakeAgent"
 
+    def __init__(self, address: tuple[str, int], agent: "FakeAgent") -> None:
+        self.agent = agent
+        self.closing = threading.Event()
+        self._open: set[socket.socket] = set()
+        super().__init__(address, _Handler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        self._open.add(request)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        self._open.discard(request)
+        super().shutdown_request(request)
+
+    def stop(self) -> None:
+        """Nobody listens, and connections that were kept are closed."""
+        self.closing.set()
+        self.shutdown()
+        self.server_close()
+        for request in list(self._open):
+            with contextlib.suppress(OSError):
+                request.shutdown(socket.SHUT_RDWR)
+
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A peer that went away is no news here."""
 
@@ -70,12 +93,14 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self._answer(Reply(status=405))
 
     def do_POST(self) -> None:
-        agent = self.server.agent
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        reply = agent.receive(self.path, dict(self.headers.items()), body)
+        closing = self.server.closing
+        reply = Reply(cut=True)
+        if not closing.is_set():
+            reply = self.server.agent.receive(self.path, dict(self.headers.items()), body)
         if reply.hang_s:
-            agent.closing.wait(reply.hang_s)
-        if reply.cut or agent.closing.is_set():
+            closing.wait(reply.hang_s)
+        if reply.cut or closing.is_set():
             self.close_connection = True
             with contextlib.suppress(OSError):
                 self.connection.shutdown(socket.SHUT_RDWR)
@@ -109,7 +134,6 @@ class FakeAgent:
         self.errors: list[str] = []
         self._taken: set[int] = set()
         self._changed = threading.Condition()
-        self.closing = threading.Event()
         self.port = 0
         self._server: _Server | None = None
         self.start()
@@ -118,21 +142,16 @@ class FakeAgent:
 
     def start(self) -> None:
         assert self._server is None
-        self.closing = threading.Event()
-        self._server = _Server(("127.0.0.1", self.port), _Handler)
-        self._server.agent = self
+        self._server = _Server(("127.0.0.1", self.port), self)
         self.port = self._server.server_address[1]
         poll_s = 0.02
         threading.Thread(target=self._server.serve_forever, args=(poll_s,), daemon=True).start()
 
     def stop(self) -> None:
         """Nobody listens any more; the port is kept for the next start."""
-        if self._server is None:
-            return
-        self.closing.set()
-        self._server.shutdown()
-        self._server.server_close()
-        self._server = None
+        if self._server is not None:
+            self._server.stop()
+            self._server = None
 
     @property
     def webhook_url(self) -> str:

@@ -25,20 +25,33 @@ class Proxy:
         self._lock = threading.Lock()
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._acceptor = threading.Thread(target=self._accept, daemon=True)
+        self._acceptor.start()
 
     def _accept(self) -> None:
         while not self._closed:
             try:
                 near, _ = self._listener.accept()
+            except OSError:
+                continue
+            try:
                 far = socket.create_connection(("127.0.0.1", self.target_port))
             except OSError:
+                near.close()
                 continue
             with self._lock:
                 self._open |= {near, far}
-            for source, sink, outgoing in ((near, far, True), (far, near, False)):
-                args = (source, sink, outgoing)
-                threading.Thread(target=self._pump, args=args, daemon=True).start()
+            threading.Thread(target=self._serve, args=(near, far), daemon=True).start()
+
+    def _serve(self, near: socket.socket, far: socket.socket) -> None:
+        back = threading.Thread(target=self._pump, args=(far, near, False), daemon=True)
+        back.start()
+        self._pump(near, far, True)
+        back.join()
+        with self._lock:
+            self._open -= {near, far}
+        near.close()
+        far.close()
 
     def _pump(self, source: socket.socket, sink: socket.socket, outgoing: bool) -> None:
         with contextlib.suppress(OSError):
@@ -68,12 +81,12 @@ class Proxy:
     def break_all(self) -> None:
         """Breaks every connection there is now."""
         with self._lock:
-            ends, self._open = self._open, set()
-        for end in ends:
-            self._break(end)
+            for end in self._open:
+                self._break(end)
 
     def close(self) -> None:
         self._closed = True
         self._break(self._listener)
+        self._acceptor.join(5)
         self._listener.close()
         self.break_all()

@@ -12,4 +12,4 @@ if [ "$(cat $venv/.made-from 2>/dev/null || true)" != "$(cat tests/published/req
     $venv/bin/pip install -q --disable-pip-version-check -r tests/published/requirements.txt
     cat tests/published/requirements.txt >$venv/.made-from
 fi
-exec $venv/bin/python -m pytest -q -p no:cacheprovider tests/published --rootdir tests/published -c /dev/null
+exec $venv/bin/python -m pytest -q -p no:cacheprovider tests/published --rootdir tests/published -c /dev/null --confcutdir tests/published

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from harness import Attempt, FakeAgent, Kernel, eventually
+from harness import Attempt, Deadline, FakeAgent, Kernel, eventually
 from harness.kernel import BINARY, TOKEN
 
 NewKernel = Callable[..., Kernel]
@@ -84,24 +84,31 @@ class Filler:
         self.acknowledged: dict[str, int] = {}
 
     def fill(self) -> None:
-        """Until nothing more goes in, however small."""
-        number = refused = 0
-        while refused < 3:
+        """Until nothing more goes in, however small, for a while."""
+        number, size = 0, 40_000
+        patience: Deadline | None = None
+        while patience is None or not patience.passed:
             number += 1
             assert number < 20_000, "the disk does not fill"
-            size = 40_000 if refused == 0 else 10
-            decision = self.run.submit("fill", number)
-            if decision.status == 200:
-                step_id = decision.json["step_id"]
-                # letters that do not compress to nothing
-                text = os.urandom(size // 2).hex()
-                outcome = self.run.complete_step(step_id, {"n": number, "text": text})
-                if outcome.status == 200:
-                    self.acknowledged[step_id] = number
-                    continue
-                decision = outcome
-            decision.expect(503, "unavailable")
-            refused += 1
+            if self.write(number, size):
+                patience = None
+            else:
+                size = 10
+                patience = patience or Deadline(1.5)
+                patience.pause(0.05)
+
+    def write(self, number: int, size: int) -> bool:
+        """One step. False if the store refused it, in the way it should."""
+        answer = self.run.submit("fill", number)
+        if answer.status == 200:
+            step_id = answer.json["step_id"]
+            text = os.urandom(size // 2).hex()  # letters that do not compress to nothing
+            answer = self.run.complete_step(step_id, {"n": number, "text": text})
+            if answer.status == 200:
+                self.acknowledged[step_id] = number
+                return True
+        answer.expect(503, "unavailable")
+        return False
 
     def check(self, kernel: Kernel) -> None:
         for step_id, number in self.acknowledged.items():

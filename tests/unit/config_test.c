@@ -26,6 +26,14 @@ static int clear_environment(void **state)
     return 0;
 }
 
+/* The configuration's strings live to the process's end, which is longer than each test needs them.
+ */
+const char *__lsan_default_suppressions(void);
+const char *__lsan_default_suppressions(void)
+{
+    return "leak:xstrdup\n";
+}
+
 /* A process's arguments: writable, and there to the end. */
 static char *argument(const char *text)
 {
@@ -49,7 +57,8 @@ static bool load(bool dev, struct config *out, struct err *e, const char *const 
 
 /* ---- every setting, by the table ---- */
 
-/* Two valid values of each kind that differ from the defaults, as text and as what a member then holds. */
+/* Two valid values of each kind that differ from the defaults, as text and as what a member then
+ * holds. */
 static const char *sample(const struct setting *s, bool second)
 {
     switch (s->kind) {
@@ -285,13 +294,17 @@ static void refused(void **state)
     } cases[] = {
         {"--log-level=loud", "--log-level: expected debug, info, warn or error, not \"loud\""},
         {"--db-max-conns=0", "--db-max-conns: expected a whole number from 1 to 1000, not \"0\""},
-        {"--db-max-conns=1e3", "--db-max-conns: expected a whole number from 1 to 1000, not \"1e3\""},
-        {"--listen-addr=8080", "--listen-addr: expected an address such as :8080, 127.0.0.1:8080 or "
-                               "[::1]:8080, not \"8080\""},
-        {"--listen-addr=::1:80", "--listen-addr: expected an address such as :8080, 127.0.0.1:8080 or "
-                                 "[::1]:8080, not \"::1:80\""},
-        {"--listen-addr=:65536", "--listen-addr: expected an address such as :8080, 127.0.0.1:8080 or "
-                                 "[::1]:8080, not \":65536\""},
+        {"--db-max-conns=1e3",
+         "--db-max-conns: expected a whole number from 1 to 1000, not \"1e3\""},
+        {"--listen-addr=8080",
+         "--listen-addr: expected an address such as :8080, 127.0.0.1:8080 or "
+         "[::1]:8080, not \"8080\""},
+        {"--listen-addr=::1:80",
+         "--listen-addr: expected an address such as :8080, 127.0.0.1:8080 or "
+         "[::1]:8080, not \"::1:80\""},
+        {"--listen-addr=:65536",
+         "--listen-addr: expected an address such as :8080, 127.0.0.1:8080 or "
+         "[::1]:8080, not \":65536\""},
         {"--config=", "--config is empty"},
         {"--config", "--config needs a value: --config MANIFEST"},
         {"--otel-endpoint=x", "unknown flag --otel-endpoint"},

@@ -124,8 +124,10 @@ static inline void app_stream_writable(struct http_stream *st, void *ctx)
 
 static inline void app_stream_start(struct http_exchange *x)
 {
-    static const struct http_stream_events events = {&app, app_stream_gone, app_stream_drain, app_stream_writable};
-    struct http_answer head = {.status = 200, .content_type = STR("text/event-stream"), .headers = STR("X-Kind: s\r\n")};
+    static const struct http_stream_events events = {&app, app_stream_gone, app_stream_drain,
+                                                     app_stream_writable};
+    struct http_answer head = {
+        .status = 200, .content_type = STR("text/event-stream"), .headers = STR("X-Kind: s\r\n")};
 
     pthread_mutex_lock(&app.lock); /* a callback must find it in the list */
     assert_true(app.stream_count < COUNT(app.streams));
@@ -203,7 +205,8 @@ static inline void app_on_done(struct http_exchange *x, int status, int64_t dura
     atomic_fetch_add(&app.done, 1);
 }
 
-static inline void app_on_error(int status, const char *message, struct http_answer *answer, struct buf *body, void *ctx)
+static inline void app_on_error(int status, const char *message, struct http_answer *answer,
+                                struct buf *body, void *ctx)
 {
     (void)ctx;
     atomic_fetch_add(&app.errors, 1);

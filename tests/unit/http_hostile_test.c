@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Clients that are slow, rude, gone or too many. Time-outs are cut to milliseconds; nothing else differs from a server in
- * earnest. */
+ * Clients that are slow, rude, gone or too many. Time-outs are cut to milliseconds; nothing else
+ * differs from a server in earnest. */
 #include "unit/http_app.h"
 
 #include <malloc.h>
@@ -28,10 +28,15 @@ static int start(void **state)
 static int start_impatient(void **state)
 {
     (void)state;
-    app_start((struct http_options){.head_timeout_us = 50 * MS,
-                                    .body_idle_timeout_us = 50 * MS,
-                                    .body_total_timeout_us = 150 * MS,
-                                    .idle_timeout_us = 100 * MS});
+    app_start((struct http_options){
+        .head_timeout_us = 50 * MS, .body_idle_timeout_us = 50 * MS, .idle_timeout_us = 150 * MS});
+    return 0;
+}
+
+static int start_hasty(void **state)
+{
+    (void)state;
+    app_start((struct http_options){.body_total_timeout_us = 100 * MS});
     return 0;
 }
 
@@ -55,7 +60,8 @@ static void expect_closed_with(struct peer *p, int status)
     peer_answer(p, &a, false);
     assert_int_equal(a.status, status);
     assert_true(str_eq(answer_header(&a, "Connection"), STR("close")));
-    assert_true(str_eq(answer_header(&a, "Content-Type"), STR("application/json"))); /* made by on_error */
+    assert_true(
+        str_eq(answer_header(&a, "Content-Type"), STR("application/json"))); /* made by on_error */
     answer_free(&a);
     peer_expect_end(p);
     peer_close(p);
@@ -86,19 +92,37 @@ static void slow_heads(void **state)
     WAIT_FOR(app_stats().connections == 0);
 }
 
+static void stopping_bodies(void **state)
+{
+    (void)state;
+    struct peer p = peer_connect(app.port);
+
+    SEND(&p, REQ("POST", "/echo") "Content-Length: 1000000\r\n\r\nabc");
+    expect_closed_with(&p, 408);
+    p = peer_connect(app.port);
+    SEND(&p, REQ("POST", "/echo") "Transfer-Encoding: chunked\r\n\r\nfffff\r\nabc");
+    expect_closed_with(&p, 408);
+    p = peer_connect(app.port);
+    SEND(&p, REQ("POST", "/echo") "Expect: 100-continue\r\nContent-Length: 5\r\n\r\n");
+    struct answer a = {0};
+    peer_answer_head(&p, &a);
+    assert_int_equal(a.status, 100);
+    expect_closed_with(&p, 408);
+    answer_free(&a);
+    assert_int_equal(app_stats().body_budget_used, 0);
+    assert_int_equal(atomic_load(&app.requests), 0);
+}
+
 static void slow_bodies(void **state)
 {
     (void)state;
     struct peer p = peer_connect(app.port);
 
-    SEND(&p, REQ("POST", "/echo") "Content-Length: 1000000\r\n\r\nabc"); /* stops */
-    expect_closed_with(&p, 408);
-    p = peer_connect(app.port);
     int64_t begun = clock_mono_us();
     SEND(&p, REQ("POST", "/echo") "Content-Length: 1000000\r\n\r\nabc");
     drip(&p, 'x'); /* never idle, but too slow in all */
     expect_closed_with(&p, 408);
-    assert_true(clock_mono_us() - begun >= 150 * MS);
+    assert_true(clock_mono_us() - begun >= 100 * MS);
     p = peer_connect(app.port);
     SEND(&p, REQ("POST", "/echo") "Transfer-Encoding: chunked\r\n\r\nfffff\r\n");
     drip(&p, 'x');
@@ -110,14 +134,15 @@ static void slow_bodies(void **state)
 static void idle_connections_are_closed_without_a_word(void **state)
 {
     (void)state;
-    struct peer fresh = peer_connect(app.port), used = peer_connect(app.port), busy = peer_connect(app.port);
+    struct peer fresh = peer_connect(app.port), used = peer_connect(app.port),
+                busy = peer_connect(app.port);
 
     SEND(&busy, GET("/hold"));
     SEND(&used, GET("/hello") "\r\n"); /* an empty line too many is no slow request */
     peer_expect(&used, 200, "hello");
     peer_expect_end(&used);
     peer_expect_end(&fresh);
-    assert_int_equal(app_stats().connections, 1); /* who waits for an answer is not idle */
+    WAIT_FOR(app_stats().connections == 1); /* who waits for an answer is not idle */
     app_release();
     peer_expect(&busy, 200, "/hold");
     peer_expect_end(&busy);
@@ -146,7 +171,8 @@ static void refusals_on_the_wire(void **state)
     } cases[] = {
         {"GET / HTTP/1.1\n\n", 400},
         {"GET / HTTP/1.1\r\n\r\n", 400},
-        {"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\nabc", 400},
+        {"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\nabc",
+         400},
         {"BREW / HTTP/1.1\r\nHost: a\r\n\r\n", 501},
         {"GET / HTTP/3.0\r\nHost: a\r\n\r\n", 505},
         {"GET / HTTP/1.1\r\nHost: a\r\nExpect: miracles\r\n\r\n", 417},
@@ -154,7 +180,8 @@ static void refusals_on_the_wire(void **state)
         {"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 99999999999999999999999\r\n\r\n", 413},
         {"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\na00001\r\n", 413},
         {"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\nzz\r\n", 400},
-        {"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nTrailer: x\r\n\r\n", 400},
+        {"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nTrailer: x\r\n\r\n",
+         400},
     };
     for (size_t i = 0; i < COUNT(cases); i++)
         for (int behind = 0; behind < 2; behind++) { /* alone, and behind a good one */
@@ -185,7 +212,8 @@ static size_t resident_bytes(void)
     return pages * (size_t)sysconf(_SC_PAGESIZE);
 }
 
-/* The answer must survive a client that keeps sending long after it, and nothing of the body may be kept. */
+/* The answer must survive a client that keeps sending long after it, and nothing of the body may be
+ * kept. */
 static void too_large_while_still_sending(void **state)
 {
     (void)state;
@@ -195,8 +223,10 @@ static void too_large_while_still_sending(void **state)
     for (int kind = 0; kind < 2; kind++) {
         struct peer p = peer_connect(app.port);
         size_t before = resident_bytes();
-        peer_send(&p, kind == 0 ? STR(REQ("POST", "/echo") "Content-Length: 104857600\r\n\r\n")
-                                : STR(REQ("POST", "/echo") "Transfer-Encoding: chunked\r\n\r\n6400000\r\n"));
+        peer_send(&p,
+                  kind == 0
+                      ? STR(REQ("POST", "/echo") "Content-Length: 104857600\r\n\r\n")
+                      : STR(REQ("POST", "/echo") "Transfer-Encoding: chunked\r\n\r\n6400000\r\n"));
         for (int i = 0; i < 10; i++)
             peer_send(&p, bytes); /* never refused: it is read and thrown away */
         peer_answer(&p, &a, false);
@@ -236,7 +266,8 @@ static void clients_that_leave(void **state)
             WAIT_FOR(app_stats().connections == 0 && app_stats().body_budget_used == 0);
         }
     assert_int_equal(atomic_load(&app.requests), 0);
-    for (int reset = 0; reset < 2; reset++) { /* while it waits: noticed at once, and still owed its answer */
+    for (int reset = 0; reset < 2;
+         reset++) { /* while it waits: noticed at once, and still owed its answer */
         struct peer p = peer_connect(app.port);
         SEND(&p, GET("/hold"));
         WAIT_FOR(atomic_load(&app.held_count) == (unsigned)reset + 1);
@@ -274,7 +305,8 @@ static void crossing(void **state)
                 app_release();
             (i % 2 == 0 ? peer_reset : peer_close)(&peers[i]);
         }
-        while (app_stats().accepted != (round + 1) * N || app_stats().connections > 0 || atomic_load(&app.done) != atomic_load(&app.requests)) {
+        while (app_stats().accepted != (round + 1) * N || app_stats().connections > 0 ||
+               atomic_load(&app.done) != atomic_load(&app.requests)) {
             app_release();
             sched_yield();
         }
@@ -342,7 +374,8 @@ static void forty_uploads_in_the_memory_of_three(void **state)
         sent += (unsigned)n;
         for (size_t i = 0; i < n; i++) {
             bool c = kind == 1 || (kind == 2 && i % 2 == 0);
-            u[i] = (struct upload){.p = peer_connect(app.port), .rest = buf_str(c ? &chunked : &known)};
+            u[i] = (struct upload){.p = peer_connect(app.port),
+                                   .rest = buf_str(c ? &chunked : &known)};
         }
         size_t most = push_uploads(u, n);
         assert_true(most <= 30 * MIB && most > 15 * MIB);
@@ -375,8 +408,9 @@ static void waiting_for_the_budget(void **state)
     q = peer_connect(app.port);
     SEND(&q, REQ("POST", "/echo") "Content-Length: 200000\r\n\r\n");
     WAIT_FOR(atomic_load(&app.heads) == 5);
-    peer_once(app.port, STR(REQ("POST", "/echo") "Content-Length: 3\r\n\r\nabc"), 200, "abc"); /* small ones never wait */
-    peer_reset(&q); /* leaves the line */
+    peer_once(app.port, STR(REQ("POST", "/echo") "Content-Length: 3\r\n\r\nabc"), 200,
+              "abc"); /* small ones never wait */
+    peer_reset(&q);   /* leaves the line */
     WAIT_FOR(app_stats().connections == 4);
     assert_false(peer_poll(&p, POLLIN, 0)); /* not invited while there is no room */
     app_release();
@@ -454,14 +488,15 @@ static void out_of_files(void **state)
     struct peer peers[N];
     struct loop *l = app.server->loops[0];
 
-    int probe = open("/dev/null", O_RDONLY);
-    close(probe);
     getrlimit(RLIMIT_NOFILE, &old);
     tight = old;
-    for (size_t i = 0; i < N; i++)
+    for (size_t i = 0; i < N; i++) {
         peers[i] = (struct peer){.fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
-    tight.rlim_cur = (rlim_t)(probe + N + 10); /* ours are open; about ten are left for the server */
+        highest = peers[i].fd > highest ? peers[i].fd : highest;
+    }
+    tight.rlim_cur = (rlim_t)(highest + 11); /* ours are open; about ten are left for the server */
     unsigned left = 0;
+    int highest = 0;
     for (int fd = 0; fd < (int)tight.rlim_cur; fd++)
         left += fcntl(fd, F_GETFD) < 0;
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &tight), 0);
@@ -490,7 +525,8 @@ int main(void)
 #define WITH(start, test) cmocka_unit_test_setup_teardown(test, start, stop)
     const struct CMUnitTest tests[] = {
         WITH(start_impatient, slow_heads),
-        WITH(start_impatient, slow_bodies),
+        WITH(start_impatient, stopping_bodies),
+        WITH(start_hasty, slow_bodies),
         WITH(start_impatient, idle_connections_are_closed_without_a_word),
         WITH(start_impatient, a_client_that_never_reads_its_answer),
         WITH(start, refusals_on_the_wire),

@@ -24,7 +24,8 @@ static void run(struct str bytes, const size_t *cuts, size_t n, struct outcome *
     out->head.fields = out->fields;
     for (size_t i = 0; i <= n; i++) {
         size_t upto = i < n ? cuts[i] : bytes.n;
-        /* A fresh copy of exact size: reading beyond it is seen by the sanitizer, and no pointer can be kept. */
+        /* A fresh copy of exact size: reading beyond it is seen by the sanitizer, and no pointer
+         * can be kept. */
         char *copy = malloc(upto + 1);
         memcpy(copy, bytes.p, upto);
         out->verdict = head_parse(&out->head, str_make(copy, upto), MAX);
@@ -88,7 +89,7 @@ static void refusals(void **state)
         {"GET\r\n", 400},
         {"G(T / HTTP/1.1\r\n", 400},
         {"\x16\x03\x01\x02\x01", 400}, /* TLS */
-        {"get / HTTP/1.1\r\n", 501}, /* methods are case-sensitive */
+        {"get / HTTP/1.1\r\n", 501},   /* methods are case-sensitive */
         {"BREW /pot HTTP/1.1\r\n", 501},
         {"CONNECT example.org:443 HTTP/1.1\r\n", 501},
         {"PRI * HTTP/2.0\r\n", 501},
@@ -178,9 +179,10 @@ static void refusals(void **state)
 
     for (size_t i = 0; i < COUNT(cases); i++) {
         check_splits(str_of(cases[i].bytes), &out);
-        if (out.verdict != PARSE_REFUSED || out.head.status != cases[i].status || out.head.message == NULL)
-            fail_msg("case %zu (%s): verdict %d, status %d, expected %d", i, cases[i].bytes, (int)out.verdict,
-                     out.head.status, cases[i].status);
+        if (out.verdict != PARSE_REFUSED || out.head.status != cases[i].status ||
+            out.head.message == NULL)
+            fail_msg("case %zu (%s): verdict %d, status %d, expected %d", i, cases[i].bytes,
+                     (int)out.verdict, out.head.status, cases[i].status);
     }
 }
 
@@ -259,10 +261,12 @@ static void accepted(void **state)
         {"\r\n" GET H "\r\n", "GET", "/", "a", .minor = 1},
         {"HEAD /a?b=c&d=%20 HTTP/1.1\r\n" H "\r\n", "HEAD", "/a?b=c&d=%20", "a", .minor = 1},
         {"OPTIONS /?? HTTP/1.1\r\n" H "\r\n", "OPTIONS", "/??", "a", .minor = 1},
-        {"GET //etc/../[]|{}\"<>^`\\ HTTP/1.1\r\n" H "\r\n", "GET", "//etc/../[]|{}\"<>^`\\", "a", .minor = 1},
+        {"GET //etc/../[]|{}\"<>^`\\ HTTP/1.1\r\n" H "\r\n", "GET", "//etc/../[]|{}\"<>^`\\", "a",
+         .minor = 1},
         {"GET / HTTP/1.7\r\n" H "\r\n", "GET", "/", "a", .minor = 1},
         {"GET / HTTP/1.0\r\n\r\n", "GET", "/", NULL, .minor = 0},
-        {"GET / HTTP/1.0\r\nConnection: Keep-Alive\r\n\r\n", "GET", "/", "Keep-Alive", .keep = true},
+        {"GET / HTTP/1.0\r\nConnection: Keep-Alive\r\n\r\n", "GET", "/", "Keep-Alive",
+         .keep = true},
         {GET "Host:\r\n\r\n", "GET", "/", "", .minor = 1},
         {GET "host:a\r\n\r\n", "GET", "/", "a", .minor = 1},
         {GET "HOST: \t [::1]:80 \t\r\n\r\n", "GET", "/", "[::1]:80", .minor = 1},
@@ -270,16 +274,21 @@ static void accepted(void **state)
         {GET H "A: \xff\xc3\xa4\r\n\r\n", "GET", "/", "\xff\xc3\xa4", .minor = 1},
         {GET H "A:\r\nA: : \r\n\r\n", "GET", "/", ":", .minor = 1},
         {GET H "Connection: close\r\n\r\n", "GET", "/", "close", .close = true, .minor = 1},
-        {GET H "Connection: te ,\tCLOSE, x\r\n\r\n", "GET", "/", "te ,\tCLOSE, x", .close = true, .minor = 1},
+        {GET H "Connection: te ,\tCLOSE, x\r\n\r\n", "GET", "/", "te ,\tCLOSE, x", .close = true,
+         .minor = 1},
         {GET H "Connection: closed\r\n\r\n", "GET", "/", "closed", .minor = 1},
         {GET H "Connection: , ,\r\n\r\n", "GET", "/", ", ,", .minor = 1},
         {"POST / HTTP/1.1\r\n" H "Content-Length: 0\r\n\r\n", "POST", "/", "0", .minor = 1},
-        {"POST / HTTP/1.1\r\n" H "content-length: 00012 \r\n\r\n", "POST", "/", "00012", .length = 12, .minor = 1},
-        {"PUT / HTTP/1.1\r\n" H "Content-Length: 18446744073709551615\r\n\r\n", "PUT", "/", "18446744073709551615",
-         .length = UINT64_MAX, .minor = 1},
-        {"PATCH / HTTP/1.1\r\n" H "Transfer-Encoding: Chunked\r\n\r\n", "PATCH", "/", "Chunked", .chunked = true, .minor = 1},
-        {"DELETE / HTTP/1.1\r\n" H "Expect: 100-Continue\r\n\r\n", "DELETE", "/", "100-Continue", .expect = true, .minor = 1},
-        {"POST / HTTP/1.0\r\nExpect: 100-continue\r\n\r\n", "POST", "/", "100-continue", .minor = 0},
+        {"POST / HTTP/1.1\r\n" H "content-length: 00012 \r\n\r\n", "POST", "/", "00012",
+         .length = 12, .minor = 1},
+        {"PUT / HTTP/1.1\r\n" H "Content-Length: 18446744073709551615\r\n\r\n", "PUT", "/",
+         "18446744073709551615", .length = UINT64_MAX, .minor = 1},
+        {"PATCH / HTTP/1.1\r\n" H "Transfer-Encoding: Chunked\r\n\r\n", "PATCH", "/", "Chunked",
+         .chunked = true, .minor = 1},
+        {"DELETE / HTTP/1.1\r\n" H "Expect: 100-Continue\r\n\r\n", "DELETE", "/", "100-Continue",
+         .expect = true, .minor = 1},
+        {"POST / HTTP/1.0\r\nExpect: 100-continue\r\n\r\n", "POST", "/", "100-continue",
+         .minor = 0},
         {"TRACE / HTTP/1.1\r\n" H "Content-Lengths: x\r\n\r\n", "TRACE", "/", "x", .minor = 1},
     };
     struct outcome out;
@@ -391,7 +400,8 @@ struct body {
 };
 
 /* Feeds in pieces that end at each cut; all verdicts must be equal. */
-static void run_chunks(struct str in, const size_t *cuts, size_t n_cuts, uint64_t room, struct body *out)
+static void run_chunks(struct str in, const size_t *cuts, size_t n_cuts, uint64_t room,
+                       struct body *out)
 {
     struct chunked c = {.room = room};
 
@@ -423,7 +433,8 @@ static void run_chunks(struct str in, const size_t *cuts, size_t n_cuts, uint64_
     out->status = out->verdict == CHUNK_REFUSED ? c.status : 0;
 }
 
-static void check_chunks(const char *text, enum chunk verdict, int status, const char *data, size_t rest)
+static void check_chunks(const char *text, enum chunk verdict, int status, const char *data,
+                         size_t rest)
 {
     struct str in = str_of(text);
     size_t all[512];
@@ -455,7 +466,8 @@ static void chunks(void **state)
     check_chunks("00000000000000a\r\n0123456789\r\n0\r\n\r\n", CHUNK_DONE, 0, "0123456789", 0);
     check_chunks("2;a=b;c=\"d\"\r\nxx\r\n0;last\r\n\r\n", CHUNK_DONE, 0, "xx", 0);
     check_chunks("2;\t \xff\r\n\r\n\r\n0\r\n\r\n", CHUNK_DONE, 0, "\r\n", 0);
-    check_chunks("28\r\n0123456789012345678901234567890123456789\r\n0\r\n\r\n", CHUNK_DONE, 0, NULL, 0);
+    check_chunks("28\r\n0123456789012345678901234567890123456789\r\n0\r\n\r\n", CHUNK_DONE, 0, NULL,
+                 0);
     check_chunks("5\r\nhel", CHUNK_MORE, 0, "hel", 0);
     static const struct {
         const char *text;
@@ -494,7 +506,8 @@ static void chunk_extensions_are_bounded(void **state)
 {
     (void)state;
     for (size_t each = 1; each < 3; each++)
-        for (size_t total = CHUNK_EXTENSIONS_MAX - 4; total <= CHUNK_EXTENSIONS_MAX + 4; total += 4) {
+        for (size_t total = CHUNK_EXTENSIONS_MAX - 4; total <= CHUNK_EXTENSIONS_MAX + 4;
+             total += 4) {
             struct chunked c = {.room = 1 << 20};
             enum chunk verdict = CHUNK_MORE;
             size_t used;

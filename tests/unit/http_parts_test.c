@@ -95,7 +95,8 @@ static void budget_is_first_come_first_served(void **state)
     assert_int_equal(budget_used(b), 60);
     budget_taken(b, &c[1]);
     budget_taken(b, &c[2]);
-    assert_false(budget_take(b, &c[0], 1000, false)); /* cut to the whole budget, or it would wait for ever */
+    assert_false(budget_take(b, &c[0], 1000,
+                             false)); /* cut to the whole budget, or it would wait for ever */
     assert_false(budget_take(b, &c[3], 1, false));
     assert_true(budget_cancel(b, &c[0])); /* who leaves the line lets the next one up */
     assert_int_equal(granted, 3);
@@ -122,7 +123,8 @@ static void growing_bodies_do_not_lock_each_other_out(void **state)
     assert_true(budget_take(b, &c[0], 40, true));
     assert_true(budget_take(b, &c[1], 40, true));
     assert_false(budget_take(b, &c[2], 10, true)); /* 10 would be left, and no one could reach 60 */
-    assert_true(budget_take(b, &c[0], 50, true));  /* growth goes before newcomers: 10 are left, just enough for c[0] */
+    assert_true(budget_take(
+        b, &c[0], 50, true)); /* growth goes before newcomers: 10 are left, just enough for c[0] */
     assert_false(budget_take(b, &c[1], 45, true)); /* 5 would be left, and neither could end */
     assert_true(budget_take(b, &c[0], 60, true));  /* the fullest always can, past those who wait */
     assert_int_equal(budget_used(b), 100);
@@ -138,8 +140,8 @@ static void growing_bodies_do_not_lock_each_other_out(void **state)
     budget_free(b);
 }
 
-/* Many bodies of both kinds that come, grow, leave and wait at random: the limit holds at every moment, and whenever all
- * that hold something are waiting, somebody is let on. */
+/* Many bodies of both kinds that come, grow, leave and wait at random: the limit holds at every
+ * moment, and whenever all that hold something are waiting, somebody is let on. */
 enum { ACTORS = 40, LIMIT = 800, LARGEST = 100 };
 
 struct actor {
@@ -228,11 +230,23 @@ static void unescape(void **state)
         bool form;
         const char *out; /* NULL: refused */
     } cases[] = {
-        {"", false, ""},         {"abc", false, "abc"},     {"a%20b", false, "a b"}, {"a+b", false, "a+b"},
-        {"a+b", true, "a b"},    {"%2B+", true, "+ "},      {"%c3%A4", false, "\xc3\xa4"},
-        {"%", false, NULL},      {"%2", false, NULL},       {"a%2", false, NULL},    {"%2g", false, NULL},
-        {"%g2", false, NULL},    {"%%20", false, NULL},     {"%25", false, "%"},     {"%2520", false, "%20"},
-        {"x%", true, NULL},      {"%41%42%43", true, "ABC"},
+        {"", false, ""},
+        {"abc", false, "abc"},
+        {"a%20b", false, "a b"},
+        {"a+b", false, "a+b"},
+        {"a+b", true, "a b"},
+        {"%2B+", true, "+ "},
+        {"%c3%A4", false, "\xc3\xa4"},
+        {"%", false, NULL},
+        {"%2", false, NULL},
+        {"a%2", false, NULL},
+        {"%2g", false, NULL},
+        {"%g2", false, NULL},
+        {"%%20", false, NULL},
+        {"%25", false, "%"},
+        {"%2520", false, "%20"},
+        {"x%", true, NULL},
+        {"%41%42%43", true, "ABC"},
     };
     struct arena a = {0};
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The other side for the HTTP tests: a client on blocking sockets whose every wait has a deadline, and a small
- * application (http_app.h) to serve. Each test program includes both; nothing here is shared between processes. */
+ * The other side for the HTTP tests: a client on blocking sockets whose every wait has a deadline,
+ * and a small application (http_app.h) to serve. Each test program includes both; nothing here is
+ * shared between processes. */
 #ifndef UNIT_HTTP_PEER_H
 #define UNIT_HTTP_PEER_H
 
@@ -26,14 +27,14 @@
 #define DEADLINE_US (20 * US_PER_S) /* of a test that hangs */
 
 /* Waits until cond holds. */
-#define WAIT_FOR(cond)                                                                                                 \
-    do {                                                                                                               \
-        int64_t wait_until = clock_mono_us() + DEADLINE_US;                                                            \
-        while (!(cond)) {                                                                                              \
-            if (clock_mono_us() > wait_until)                                                                          \
-                fail_msg("waited too long for: %s", #cond);                                                            \
-            peer_pause();                                                                                              \
-        }                                                                                                              \
+#define WAIT_FOR(cond)                                                                             \
+    do {                                                                                           \
+        int64_t wait_until = clock_mono_us() + DEADLINE_US;                                        \
+        while (!(cond)) {                                                                          \
+            if (clock_mono_us() > wait_until)                                                      \
+                fail_msg("waited too long for: %s", #cond);                                        \
+            peer_pause();                                                                          \
+        }                                                                                          \
     } while (0)
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -99,7 +100,8 @@ static inline bool peer_poll(struct peer *p, short events, int64_t timeout_us)
     return poll(&pfd, 1, (int)(timeout_us / US_PER_MS)) > 0;
 }
 
-/* How much the kernel took before the other side stopped listening or the socket stayed full for full_us. */
+/* How much the kernel took before the other side stopped listening or the socket stayed full for
+ * full_us. */
 static inline size_t peer_send_some(struct peer *p, struct str bytes, int64_t full_us)
 {
     size_t at = 0;
@@ -124,7 +126,8 @@ static inline void peer_send(struct peer *p, struct str bytes)
 static inline bool peer_more(struct peer *p)
 {
     if (!peer_poll(p, POLLIN, DEADLINE_US))
-        fail_msg("no answer; have %zu bytes: %.*s", p->in.n, (int)(p->in.n < 500 ? p->in.n : 500), p->in.p);
+        fail_msg("no answer; have %zu bytes: %.*s", p->in.n, (int)(p->in.n < 500 ? p->in.n : 500),
+                 p->in.p);
     buf_reserve(&p->in, 64 * 1024);
     ssize_t n = recv(p->fd, p->in.p + p->in.n, 64 * 1024, 0);
     if (n <= 0)
@@ -151,7 +154,8 @@ static inline struct str answer_header(const struct answer *a, const char *name)
         if (end == NULL)
             break;
         size_t n = (size_t)(end - line);
-        if (n > wanted.n + 1 && str_eq_nocase(str_make(line, wanted.n), wanted) && line[wanted.n] == ':')
+        if (n > wanted.n + 1 && str_eq_nocase(str_make(line, wanted.n), wanted) &&
+            line[wanted.n] == ':')
             return str_make(line + wanted.n + 2, n - wanted.n - 2);
         at += n + 2;
     }
@@ -217,7 +221,8 @@ static inline void peer_answer_head(struct peer *p, struct answer *a)
 static inline void peer_answer(struct peer *p, struct answer *a, bool bodiless)
 {
     peer_answer_head(p, a);
-    struct str length = answer_header(a, "Content-Length"), coding = answer_header(a, "Transfer-Encoding");
+    struct str length = answer_header(a, "Content-Length"),
+               coding = answer_header(a, "Transfer-Encoding");
     int64_t n = 0;
     assert_false(str_present(length) && str_present(coding));
     if (bodiless || a->status == 204 || a->status == 304 || a->status < 200) {
@@ -245,7 +250,8 @@ static inline void peer_expect(struct peer *p, int status, const char *body)
 
     peer_answer(p, &a, false);
     if (a.status != status || (body != NULL && !str_eq(a.body, str_of(body))))
-        fail_msg("expected %d %s, got %.*s%.*s", status, body == NULL ? "" : body, STR_ARG(a.head), STR_ARG(a.body));
+        fail_msg("expected %d %s, got %.*s%.*s", status, body == NULL ? "" : body, STR_ARG(a.head),
+                 STR_ARG(a.body));
     answer_free(&a);
 }
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A served connection from end to end, with well-behaved clients: one by one, pipelined, in crowds, from other threads.
- * The hostile ones are in http_hostile_test.c, streams in http_stream_test.c. */
+ * A served connection from end to end, with well-behaved clients: one by one, pipelined, in crowds,
+ * from other threads. The hostile ones are in http_hostile_test.c, streams in http_stream_test.c.
+ */
 #include "unit/http_app.h"
 
 #include <sys/resource.h>
@@ -80,7 +81,8 @@ static void bodies_of_every_kind_come_back(void **state)
     (void)state;
     struct peer p = peer_connect(app.port);
     struct buf request = {0}, body = {0};
-    static const size_t sizes[] = {0, 1, 100, 16383, 16384, 32768, 65535, 65536, 65537, 300000, 10 * 1024 * 1024};
+    static const size_t sizes[] = {0,     1,     100,   16383,  16384,           32768,
+                                   65535, 65536, 65537, 300000, 10 * 1024 * 1024};
 
     for (size_t i = 0; i < COUNT(sizes); i++)
         for (int chunked = 0; chunked < 2; chunked++) {
@@ -118,12 +120,15 @@ static void bodies_of_every_kind_come_back(void **state)
     peer_close(&p);
 }
 
-/* Split anywhere, a request means the same. Each part is sent when the server has nothing else to read. */
+/* Split anywhere, a request means the same. Each part is sent when the server has nothing else to
+ * read. */
 static void any_split_means_the_same(void **state)
 {
     (void)state;
-    static const char request[] = "POST /echo?x HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2;x\r\nde\r\n"
-                                  "0\r\n\r\nPOST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nxyzGET /say HTTP/1.1\r\n"
+    static const char request[] = "POST /echo?x HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: "
+                                  "chunked\r\n\r\n3\r\nabc\r\n2;x\r\nde\r\n"
+                                  "0\r\n\r\nPOST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: "
+                                  "3\r\n\r\nxyzGET /say HTTP/1.1\r\n"
                                   "Host: a\r\n\r\n";
     struct peer p = peer_connect(app.port);
 
@@ -151,7 +156,8 @@ static void head_and_options(void **state)
     struct peer p = peer_connect(app.port);
     struct answer a = {0};
 
-    SEND(&p, REQ("HEAD", "/hello") "\r\n" REQ("HEAD", "/big/100000") "\r\n" REQ("HEAD", "/stream") "\r\n");
+    SEND(&p, REQ("HEAD", "/hello") "\r\n" REQ("HEAD", "/big/100000") "\r\n" REQ("HEAD",
+                                                                                "/stream") "\r\n");
     peer_answer(&p, &a, true);
     assert_int_equal(a.status, 200);
     assert_true(str_eq(answer_header(&a, "Content-Length"), STR("5")));
@@ -215,7 +221,9 @@ static void expect_continue(void **state)
     assert_int_equal(a.status, 100);
     SEND(&p, "1\r\nx\r\n0\r\n\r\n");
     peer_expect(&p, 200, "x");
-    SEND(&p, REQ("POST", "/echo") "Expect: 100-continue\r\nContent-Length: 3\r\n\r\nabc"); /* did not wait */
+    SEND(&p,
+         REQ("POST",
+             "/echo") "Expect: 100-continue\r\nContent-Length: 3\r\n\r\nabc"); /* did not wait */
     peer_expect(&p, 200, "abc");
     SEND(&p, REQ("GET", "/hello") "Expect: 100-continue\r\n\r\n"); /* no body to wait with */
     peer_expect(&p, 200, "hello");
@@ -237,7 +245,8 @@ static void refused_at_the_head(void **state)
     struct peer p = peer_connect(app.port);
     struct answer a = {0};
 
-    SEND(&p, GET("/refuse") GET("/hello")); /* nothing is left unread: the connection is still good */
+    SEND(&p,
+         GET("/refuse") GET("/hello")); /* nothing is left unread: the connection is still good */
     peer_expect(&p, 401, "refused");
     peer_expect(&p, 200, "hello");
     SEND(&p, REQ("POST", "/refuse") "Content-Length: 5\r\n\r\nabc");
@@ -278,7 +287,8 @@ static void a_body_that_could_not_be_made(void **state)
     peer_close(&p);
 }
 
-/* 1,000 requests in one go, every other one answered by another thread, in order and one at a time. */
+/* 1,000 requests in one go, every other one answered by another thread, in order and one at a time.
+ */
 static void pipelining(void **state)
 {
     (void)state;
@@ -305,7 +315,8 @@ static void pipelining(void **state)
     peer_close(&p);
 }
 
-/* Exactly as many connections become ready while the loop cannot look: powers of two are where another server hangs. */
+/* Exactly as many connections become ready while the loop cannot look: powers of two are where
+ * another server hangs. */
 static void crowd(size_t n)
 {
     struct peer *peers = calloc(n, sizeof(*peers));
@@ -319,7 +330,9 @@ static void crowd(size_t n)
         SEND(&blocker, GET("/block"));
         app_wait_blocked();
         for (size_t i = 0; i < n; i++)
-            peer_send(&peers[i], kind == 0 ? STR(GET("/say")) : kind == 1 ? STR(GET("/later")) : STR(GET("/hold")));
+            peer_send(&peers[i], kind == 0   ? STR(GET("/say"))
+                                 : kind == 1 ? STR(GET("/later"))
+                                             : STR(GET("/hold")));
         app_unblock();
         peer_expect(&blocker, 200, "unblocked");
         if (kind == 2) { /* all answers in one burst */
@@ -396,7 +409,8 @@ static void half_closed_clients(void **state)
             peer_expect_end(&p);
             peer_close(&p);
         }
-    struct peer p = peer_connect(app.port); /* known to be half-closed while it waits: only a hint */
+    struct peer p =
+        peer_connect(app.port); /* known to be half-closed while it waits: only a hint */
     SEND(&p, GET("/hold"));
     WAIT_FOR(atomic_load(&app.held_count) == 1);
     shutdown(p.fd, SHUT_WR);
@@ -421,7 +435,8 @@ static void output_is_bounded(void **state)
     for (unsigned seen = 0, now; (now = atomic_load(&app.requests)) != seen; seen = now)
         for (int i = 0; i < 50; i++)
             peer_pause();
-    assert_true(atomic_load(&app.requests) < N / 2); /* what the kernel's buffers take, and one more */
+    assert_true(atomic_load(&app.requests) <
+                N / 2); /* what the kernel's buffers take, and one more */
     for (int i = 0; i < N; i++) {
         struct answer a = {0};
         peer_answer(&p, &a, false);
@@ -458,7 +473,8 @@ static void addresses(void **state)
     (void)state;
     struct err e;
     char taken[64];
-    static const char *const bad[] = {"", "127.0.0.1", "127.0.0.1:", ":x", "::1:80", "127.0.0.1:99999"};
+    static const char *const bad[] = {
+        "", "127.0.0.1", "127.0.0.1:", ":x", "::1:80", "127.0.0.1:99999"};
     static const char *const good[] = {":0", "127.0.0.1:0", "localhost:0", "[::1]:0", "0.0.0.0:0"};
     struct http_options o = {.on_request = app_on_request, .threads = 1};
 

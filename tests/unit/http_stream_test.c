@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Streams (answers written bit by bit, from any thread) and the server's end: draining, stopping, late answers. */
+ * Streams (answers written bit by bit, from any thread) and the server's end: draining, stopping,
+ * late answers. */
 #include "unit/http_app.h"
 
 #include <malloc.h>
@@ -192,17 +193,21 @@ static void a_stalled_reader_is_dropped(void **state)
     static char bytes[900000];
 
     app_stop();
-    app_start((struct http_options){.idle_timeout_us = 100 * MS, .stream_max_pending = (size_t)64 * 1024 * 1024});
+    app_start((struct http_options){.idle_timeout_us = 100 * MS,
+                                    .stream_max_pending = (size_t)64 * 1024 * 1024});
+    atomic_store(&app.keep_streams, true); /* else they might end under our hands */
     struct peer quiet = open_stream(0, &st), p = peer_connect(app.port);
     SEND(&p, GET("/stream"));
     struct http_stream *full = app_stream(1);
     for (int i = 0; i < 20; i++)
         http_stream_write(full, str_make(bytes, sizeof(bytes)));
     WAIT_FOR(atomic_load(&app.stream_gone) == 1); /* it has taken nothing for long */
-    WAIT_FOR(app_stats().connections == 1);       /* one to which nothing was sent may wait for ever */
+    WAIT_FOR(app_stats().connections == 1); /* one to which nothing was sent may wait for ever */
     peer_close(&quiet);
     peer_close(&p);
     WAIT_FOR(atomic_load(&app.stream_gone) == 2);
+    app_stream_end_once(full);
+    app_stream_end_once(st);
 }
 
 struct writer {
@@ -300,7 +305,8 @@ static void crossing(void **state)
             (i % 2 == 0 ? peer_reset : peer_close)(&peers[i]);
         }
         WAIT_FOR(app_stats().accepted == (round + 1) * N);
-        WAIT_FOR(app_stats().connections == 0 && atomic_load(&app.done) == atomic_load(&app.requests));
+        WAIT_FOR(app_stats().connections == 0 &&
+                 atomic_load(&app.done) == atomic_load(&app.requests));
     }
     atomic_store(&w.stop, true);
     pthread_join(t, NULL);
@@ -341,7 +347,8 @@ static void small_streams(void **state)
 static void draining(void **state)
 {
     (void)state;
-    struct peer idle = peer_connect(app.port), waiting = peer_connect(app.port), late = peer_connect(app.port), stream;
+    struct peer idle = peer_connect(app.port), waiting = peer_connect(app.port),
+                late = peer_connect(app.port), stream;
     struct peer sending = peer_connect(app.port);
     struct http_stream *st;
     struct answer a = {0};
@@ -381,7 +388,8 @@ static void draining(void **state)
         peer_close(all[i]);
     int64_t begun = clock_mono_us();
     http_server_stop(app.server, begun + DEADLINE_US);
-    assert_true(clock_mono_us() - begun < DEADLINE_US / 2); /* it left when the last connection did */
+    assert_true(clock_mono_us() - begun <
+                DEADLINE_US / 2); /* it left when the last connection did */
     answer_free(&a);
     buf_free(&rest);
 }
@@ -407,7 +415,8 @@ static void those_in_the_accept_queue_are_answered(void **state)
     peer_close(&blocker);
 }
 
-/* The deadline passes with everything in flight; what is answered after that is thrown away, and nothing leaks. */
+/* The deadline passes with everything in flight; what is answered after that is thrown away, and
+ * nothing leaks. */
 static void stopping_at_the_deadline(void **state)
 {
     (void)state;

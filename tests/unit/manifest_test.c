@@ -47,7 +47,8 @@ static void check_refused(struct str text, const char *expected)
     arena_free(&a);
 }
 
-#define AGENT "agents:\n  - id: coder\n    webhook_url: http://localhost:5000/webhook\n    secret: s\n"
+#define AGENT                                                                                      \
+    "agents:\n  - id: coder\n    webhook_url: http://localhost:5000/webhook\n    secret: s\n"
 
 static void reads_agents(void **state)
 {
@@ -59,14 +60,15 @@ static void reads_agents(void **state)
     setenv("CODER_SECRET", "from ${env}", 1);
     setenv("PORT", "5001", 1);
     setenv("LEASE", "600", 1);
-    assert_true(load_bytes(STR("# two agents\n"
-                               "agents:\n"
-                               "  - id: coder\n"
-                               "    webhook_url: http://localhost:${PORT}/webhook\n"
-                               "    secret: ${CODER_SECRET}\n"
-                               "    lease_timeout_seconds: ${LEASE}\n"
-                               "  - {secret: \"a\\u00e9$x$\", id: 'writer', webhook_url: \"https://w\"}\n"),
-                           &a, &m, &e));
+    assert_true(
+        load_bytes(STR("# two agents\n"
+                       "agents:\n"
+                       "  - id: coder\n"
+                       "    webhook_url: http://localhost:${PORT}/webhook\n"
+                       "    secret: ${CODER_SECRET}\n"
+                       "    lease_timeout_seconds: ${LEASE}\n"
+                       "  - {secret: \"a\\u00e9$x$\", id: 'writer', webhook_url: \"https://w\"}\n"),
+                   &a, &m, &e));
     assert_int_equal(m.n, 2);
     CHECK_STR(m.agents[0].id, STR("coder"));
     CHECK_STR(m.agents[0].webhook_url, STR("http://localhost:5001/webhook"));
@@ -90,74 +92,75 @@ static void reads_an_empty_list(void **state)
     arena_free(&a);
 }
 
+static const struct {
+    struct str text;
+    const char *message;
+} REFUSED[] = {
+    {STR_INIT(""), ":1:1: the manifest is empty; it needs the key agents"},
+    {STR_INIT("# nothing\n"), ":2:1: the manifest is empty; it needs the key agents"},
+    {STR_INIT("- a\n"), ":1:1: the manifest must be a mapping with the key agents"},
+    {STR_INIT("{}\n"), ":1:1: the key agents is missing"},
+    {STR_INIT("agent: []\n"), ":1:1: manifest: unknown key \"agent\"; did you mean agents?"},
+    {STR_INIT("agents: []\nwebhooks: 1\n"), ":2:1: manifest: unknown key \"webhooks\""},
+    {STR_INIT("agents: []\nagents: []\n"), ":2:1: agents is given twice"},
+    {STR_INIT("agents: yes\n"), ":1:9: agents must be a list"},
+    {STR_INIT("agents:\n"), ":1:1: agents must be a list"},
+    {STR_INIT("agents:\n  - coder\n"),
+     ":2:5: agent 1 must be a mapping with id, webhook_url and secret"},
+    {STR_INIT("agents:\n  - id: a\n"), ":2:5: agent \"a\": webhook_url is missing"},
+    {STR_INIT("agents:\n  - secret: a\n"), ":2:5: agent 1: id is missing"},
+    {STR_INIT(AGENT "    webhok_url: x\n"),
+     ":5:5: agent \"coder\": unknown key \"webhok_url\"; did you mean webhook_url?"},
+    {STR_INIT(AGENT "    secret: x\n"), ":5:5: agent \"coder\": secret is given twice"},
+    {STR_INIT(AGENT "    policy: |\n      x\n"),
+     ":5:5: agent \"coder\": policy is not available in this version"},
+    {STR_INIT(AGENT "    policy_file: p.yaml\n"),
+     ":5:5: agent \"coder\": policy_file is not available in this version"},
+    {STR_INIT(AGENT "    lease_timeout_seconds: 1.5\n"),
+     ":5:28: agent \"coder\": lease_timeout_seconds must be a whole number of seconds above "
+     "zero"},
+    {STR_INIT(AGENT "    lease_timeout_seconds: 0\n"),
+     ":5:28: agent \"coder\": lease_timeout_seconds must be a whole number of seconds above "
+     "zero"},
+    {STR_INIT(AGENT "    lease_timeout_seconds: [1]\n"),
+     ":5:28: agent \"coder\": lease_timeout_seconds must be a single value"},
+    {STR_INIT(AGENT "  - id: coder\n"), ":5:9: the agent \"coder\" is already in line 2"},
+    {STR_INIT(AGENT "  - id: a/b\n"), ":5:9: agent 2: id \"a/b\" must not have / ? # %, white "
+                                      "space or control characters, nor be "
+                                      "just dots"},
+    {STR_INIT(AGENT "  - id: ..\n"), ":5:9: agent 2: id \"..\" must not have / ? # %, white "
+                                     "space or control characters, nor be "
+                                     "just dots"},
+    {STR_INIT("agents:\n  - id: a\n    webhook_url: localhost:80\n"),
+     ":3:18: agent \"a\": webhook_url must begin with http:// or https://"},
+    {STR_INIT("agents:\n  - id:\n"), ":2:5: agent 1: id has no value"},
+    {STR_INIT("agents:\n  - id: ~\n"), ":2:9: agent 1: id has no value"},
+    {STR_INIT("agents:\n  - id: a\n    secret: \"\"\n"), ":3:13: agent \"a\": secret is empty"},
+    {STR_INIT("agents:\n  - id: a\n    secret: x${NOT_SET_HERE}\n"),
+     ":3:13: agent \"a\": secret: the environment variable NOT_SET_HERE is not set"},
+    {STR_INIT("agents:\n  - id: a\n    secret: ${1A}\n"),
+     ":3:13: agent \"a\": secret: \"${\" must be followed by a variable's name and \"}\""},
+    {STR_INIT("agents:\n  - id: a\n    secret: x${HOME\n"),
+     ":3:13: agent \"a\": secret: \"${\" must be followed by a variable's name and \"}\""},
+    {STR_INIT("agents:\n  - ? [x]\n    : 1\n"), ":2:7: agent 1: a key must be plain text"},
+    {STR_INIT("agents:\n  - id: a\n    \"se\\x1b[31m\": x\n"),
+     ":3:5: agent \"a\": unknown key \"se\\x1b[31m\""},
+    {STR_INIT("agents: &x []\n"), ":1:9: anchors and aliases are not supported in a manifest"},
+    {STR_INIT("agents: *x\n"), ":1:9: anchors and aliases are not supported in a manifest"},
+    {STR_INIT("agents: !!seq []\n"), ":1:9: tags are not supported in a manifest"},
+    {STR_INIT("agents:\n  - id: !!str a\n"), ":2:9: tags are not supported in a manifest"},
+    {STR_INIT("%YAML 1.2\n---\nagents: []\n"), ":1:1: directives are not supported in a manifest"},
+    {STR_INIT("agents: []\n---\nagents: []\n"), ":2:1: a manifest is one document"},
+    {STR_INIT("agents:\n  - id: \xff\n"), ":2:1: this line is not valid UTF-8"},
+    {STR_INIT("agents:\n  - id: a\0b\n"), ":2:1: this line holds a NUL byte"},
+};
+
 static void refuses_with_the_place(void **state)
 {
-    static const struct {
-        struct str text;
-        const char *message;
-    } cases[] = {
-        {STR_INIT(""), ":1:1: the manifest is empty; it needs the key agents"},
-        {STR_INIT("# nothing\n"), ":2:1: the manifest is empty; it needs the key agents"},
-        {STR_INIT("- a\n"), ":1:1: the manifest must be a mapping with the key agents"},
-        {STR_INIT("{}\n"), ":1:1: the key agents is missing"},
-        {STR_INIT("agent: []\n"), ":1:1: manifest: unknown key \"agent\"; did you mean agents?"},
-        {STR_INIT("agents: []\nwebhooks: 1\n"), ":2:1: manifest: unknown key \"webhooks\""},
-        {STR_INIT("agents: []\nagents: []\n"), ":2:1: agents is given twice"},
-        {STR_INIT("agents: yes\n"), ":1:9: agents must be a list"},
-        {STR_INIT("agents:\n"), ":1:1: agents must be a list"},
-        {STR_INIT("agents:\n  - coder\n"),
-         ":2:5: agent 1 must be a mapping with id, webhook_url and secret"},
-        {STR_INIT("agents:\n  - id: a\n"), ":2:5: agent \"a\": webhook_url is missing"},
-        {STR_INIT("agents:\n  - secret: a\n"), ":2:5: agent 1: id is missing"},
-        {STR_INIT(AGENT "    webhok_url: x\n"),
-         ":5:5: agent \"coder\": unknown key \"webhok_url\"; did you mean webhook_url?"},
-        {STR_INIT(AGENT "    secret: x\n"), ":5:5: agent \"coder\": secret is given twice"},
-        {STR_INIT(AGENT "    policy: |\n      x\n"),
-         ":5:5: agent \"coder\": policy is not available in this version"},
-        {STR_INIT(AGENT "    policy_file: p.yaml\n"),
-         ":5:5: agent \"coder\": policy_file is not available in this version"},
-        {STR_INIT(AGENT "    lease_timeout_seconds: 1.5\n"),
-         ":5:28: agent \"coder\": lease_timeout_seconds must be a whole number of seconds above zero"},
-        {STR_INIT(AGENT "    lease_timeout_seconds: 0\n"),
-         ":5:28: agent \"coder\": lease_timeout_seconds must be a whole number of seconds above zero"},
-        {STR_INIT(AGENT "    lease_timeout_seconds: [1]\n"),
-         ":5:28: agent \"coder\": lease_timeout_seconds must be text"},
-        {STR_INIT(AGENT "  - id: coder\n"), ":5:9: the agent \"coder\" is already in line 2"},
-        {STR_INIT(AGENT "  - id: a/b\n"),
-         ":5:9: agent 2: id \"a/b\" must not have / ? # %, white space or control characters, nor be "
-         "just dots"},
-        {STR_INIT(AGENT "  - id: ..\n"),
-         ":5:9: agent 2: id \"..\" must not have / ? # %, white space or control characters, nor be "
-         "just dots"},
-        {STR_INIT("agents:\n  - id: a\n    webhook_url: localhost:80\n"),
-         ":3:18: agent \"a\": webhook_url must begin with http:// or https://"},
-        {STR_INIT("agents:\n  - id:\n"), ":2:5: agent 1: id has no value"},
-        {STR_INIT("agents:\n  - id: ~\n"), ":2:9: agent 1: id has no value"},
-        {STR_INIT("agents:\n  - id: a\n    secret: \"\"\n"), ":3:13: agent \"a\": secret is empty"},
-        {STR_INIT("agents:\n  - id: a\n    secret: x${NOT_SET_HERE}\n"),
-         ":3:13: agent \"a\": secret: the environment variable NOT_SET_HERE is not set"},
-        {STR_INIT("agents:\n  - id: a\n    secret: ${1A}\n"),
-         ":3:13: agent \"a\": secret: \"${\" must be followed by a variable's name and \"}\""},
-        {STR_INIT("agents:\n  - id: a\n    secret: x${HOME\n"),
-         ":3:13: agent \"a\": secret: \"${\" must be followed by a variable's name and \"}\""},
-        {STR_INIT("agents:\n  - ? [x]\n    : 1\n"), ":2:7: agent 1: a key must be plain text"},
-        {STR_INIT("agents:\n  - id: a\n    \"se\\x1b[31m\": x\n"),
-         ":3:5: agent \"a\": unknown key \"se\\x1b[31m\""},
-        {STR_INIT("agents: &x []\n"), ":1:9: anchors and aliases are not supported in a manifest"},
-        {STR_INIT("agents: *x\n"), ":1:9: anchors and aliases are not supported in a manifest"},
-        {STR_INIT("agents: !!seq []\n"), ":1:9: tags are not supported in a manifest"},
-        {STR_INIT("agents:\n  - id: !!str a\n"), ":2:9: tags are not supported in a manifest"},
-        {STR_INIT("%YAML 1.2\n---\nagents: []\n"),
-         ":1:1: directives are not supported in a manifest"},
-        {STR_INIT("agents: []\n---\nagents: []\n"), ":2:1: a manifest is one document"},
-        {STR_INIT("agents:\n  - id: \xff\n"), ":2:1: this line is not valid UTF-8"},
-        {STR_INIT("agents:\n  - id: a\0b\n"), ":2:1: this line holds a NUL byte"},
-    };
-
     (void)state;
     unsetenv("NOT_SET_HERE");
-    for (size_t i = 0; i < COUNT(cases); i++)
-        check_refused(cases[i].text, cases[i].message);
+    for (size_t i = 0; i < COUNT(REFUSED); i++)
+        check_refused(REFUSED[i].text, REFUSED[i].message);
 }
 
 /* The parser's own words are not ours to fix; the place and the beginning are. */
@@ -180,7 +183,8 @@ static void refuses_bad_syntax(void **state)
     for (size_t i = 0; i < COUNT(cases); i++) {
         CHECKF(!load_bytes(cases[i].text, &a, &m, &e), "%.*s", STR_ARG(cases[i].text));
         const char *rest = e.message + strlen(path);
-        CHECKF(strncmp(rest, cases[i].begins, strlen(cases[i].begins)) == 0, "case %zu: %s", i, rest);
+        CHECKF(strncmp(rest, cases[i].begins, strlen(cases[i].begins)) == 0, "case %zu: %s", i,
+               rest);
     }
     arena_free(&a);
 }
@@ -243,7 +247,8 @@ static void reads_many_agents(void **state)
     (void)state;
     buf_add_z(&text, "agents:\n");
     for (int i = 0; i < AGENTS; i++)
-        buf_printf(&text, "  - id: agent-%d\n    webhook_url: http://h/%d\n    secret: s%d\n", i, i, i);
+        buf_printf(&text, "  - id: agent-%d\n    webhook_url: http://h/%d\n    secret: s%d\n", i, i,
+                   i);
     CHECKF(load_bytes(buf_str(&text), &a, &m, &e), "%s", e.message);
     assert_int_equal(m.n, AGENTS);
     CHECK_STR(m.agents[AGENTS - 1].id, STR("agent-4999"));

@@ -128,7 +128,12 @@ static void settle(struct world *w, const struct hash *step)
 {
     struct command cmd = {.type = COMMAND_SETTLE};
 
-    cmd.in.settle = (struct step_outcome){w->id, STR("a"), lease(w), *step, false, STR("1")};
+    cmd.in.settle = (struct step_outcome){.execution_id = w->id,
+                                          .agent_id = STR("a"),
+                                          .lease = lease(w),
+                                          .step_id = *step,
+                                          .value = STR("1"),
+                                          .usage = USAGE_NONE};
     decide(w, &cmd);
     assert_int_equal(cmd.out.step.decision, DECISION_RECORDED);
 }

@@ -321,6 +321,37 @@ async def test_a_cancelled_execution_stops_its_handler(kernel_url: str, client: 
         await asyncio.wait_for(agent.join(), DEADLINE)
 
 
+async def test_an_agent_lives_through_a_restart_of_its_kernel(tmp_path: Path) -> None:
+    """Calls made while the kernel is away are repeated, and counted once."""
+    started, go = asyncio.Event(), asyncio.Event()
+
+    async def body(n: int) -> int:
+        started.set()
+        await go.wait()
+        return n
+
+    async def process(given: Any) -> Any:
+        numbers = [await step("count", body, {"n": n}) for n in (1, 2, 2)]
+        return [*numbers, execution().dispatch_attempt]
+
+    command = [BIN, "dev", "--db", str(tmp_path / "kernel.db"), "--listen-addr"]
+    kernel = Process([*command, "127.0.0.1:0"], tmp_path)
+    try:
+        url = kernel.url()
+        async with serving(url, "patient", process), Client(url) as client:
+            created = await client.create("patient")
+            await asyncio.wait_for(started.wait(), DEADLINE)
+            kernel.end(signal.SIGKILL)
+            go.set()
+            kernel = Process([*command, url.removeprefix("http://")], tmp_path)
+            ended = await client.wait(created.id, DEADLINE)
+            assert ended.output == [1, 2, 2, 1]
+            steps = await client.list_steps(created.id)
+            assert [one.occurrence for one in steps] == [0, 0, 1]
+    finally:
+        kernel.end(signal.SIGTERM)
+
+
 class Effects:
     """The agent of agents/effects.py, as processes that come and go."""
 

@@ -84,6 +84,8 @@ CREATE TABLE steps (
     created_at BIGINT NOT NULL,
     started_at BIGINT,
     completed_at BIGINT,
+    input_tokens BIGINT, -- of a succeeded model call whose answer carried counts
+    output_tokens BIGINT,
     args BYTEA,
     result BYTEA,
     error BYTEA

@@ -1,0 +1,255 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What reaches a terminal: cleaned text, times, columns. */
+#include "support/check.h"
+
+#include <stdlib.h>
+#include <time.h>
+
+#include "cli/table.h"
+#include "cli/text.h"
+#include "cli/view.h"
+#include "cli/when.h"
+
+static void cleans(void **state)
+{
+    static const struct {
+        struct str in, one_line, lines;
+    } cases[] = {
+        {STR_INIT("plain é 日本 🙂"), STR_INIT("plain é 日本 🙂"),
+         STR_INIT("plain é 日本 🙂")},
+        {STR_INIT("a\n\tb\r"), STR_INIT("a\\n\\tb\\r"), STR_INIT("a\n\tb\\r")},
+        {STR_INIT("\x1b[31mred\x1b]0;t\x07"), STR_INIT("\\x1b[31mred\\x1b]0;t\\x07"),
+         STR_INIT("\\x1b[31mred\\x1b]0;t\\x07")},
+        {STR_INIT("\x7f\xc2\x9b"
+                  "31m"),
+         STR_INIT("\\x7f\\x9b31m"), STR_INIT("\\x7f\\x9b31m")},
+        {STR_INIT("\xe2\x80\xae"
+                  "evil\xe2\x81\xa6"),
+         STR_INIT("\\u202eevil\\u2066"), STR_INIT("\\u202eevil\\u2066")},
+        {STR_INIT("\xff\xc3(\xed\xa0\x80"),
+         STR_INIT("\xef\xbf\xbd\xef\xbf\xbd(\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd"),
+         STR_INIT("\xef\xbf\xbd\xef\xbf\xbd(\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd")},
+        {STR_INIT("nul\0"), STR_INIT("nul\\x00"), STR_INIT("nul\\x00")},
+        {STR_INIT(""), STR_INIT(""), STR_INIT("")},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        struct buf one = {0}, lines = {0};
+
+        text_clean(&one, cases[i].in, TEXT_ONE_LINE);
+        text_clean(&lines, cases[i].in, TEXT_LINES);
+        CHECK_STR(buf_str(&one), cases[i].one_line);
+        CHECK_STR(buf_str(&lines), cases[i].lines);
+        buf_free(&one);
+        buf_free(&lines);
+    }
+}
+
+static void fits(void **state)
+{
+    static const struct {
+        struct str in;
+        size_t columns;
+        struct str out;
+    } cases[] = {
+        {STR_INIT("abcdef"), 6, STR_INIT("abcdef")},
+        {STR_INIT("abcdef"), 5, STR_INIT("abcd…")},
+        {STR_INIT("abcdef"), 1, STR_INIT("…")},
+        {STR_INIT("日本語"), 6, STR_INIT("日本語")},
+        {STR_INIT("日本語"), 5, STR_INIT("日本…")},
+        {STR_INIT("日本語"), 4, STR_INIT("日…")},
+        {STR_INIT("e\xcc\x81x"), 2,
+         STR_INIT("e\xcc\x81x")}, /* a combining accent takes no column */
+    };
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        struct buf out = {0};
+
+        text_fit(&out, cases[i].in, cases[i].columns);
+        CHECK_STR(buf_str(&out), cases[i].out);
+        CHECKF(text_columns(buf_str(&out)) <= cases[i].columns, "case %zu", i);
+        buf_free(&out);
+    }
+}
+
+static void puts_json_on_one_line(void **state)
+{
+    static const struct {
+        struct str in, out;
+    } cases[] = {
+        {STR_INIT("{\n  \"a b\": [1,\t2],\r\n \"q\\\" \\\\\" : \"x y\"\n}"),
+         STR_INIT("{\"a b\":[1,2],\"q\\\" \\\\\":\"x y\"}")},
+        {STR_INIT(" 1 "), STR_INIT("1")},
+        {STR_INIT("\"\\\\\""), STR_INIT("\"\\\\\"")},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        struct buf out = {0};
+
+        text_json_line(&out, cases[i].in);
+        CHECK_STR(buf_str(&out), cases[i].out);
+        buf_free(&out);
+    }
+}
+
+static void reads_times(void **state)
+{
+    static const struct {
+        struct str in;
+        bool ok;
+        int64_t us;
+    } cases[] = {
+        {STR_INIT("1970-01-01T00:00:01Z"), true, 1000000},
+        {STR_INIT("2026-01-02T03:04:05.678901Z"), true, INT64_C(1767323045678901)},
+        {STR_INIT("2026-01-02T03:04:05.6Z"), true, INT64_C(1767323045600000)},
+        {STR_INIT("2026-01-02T03:04:05.678901999Z"), true, INT64_C(1767323045678901)},
+        {STR_INIT("2026-01-02T03:04:05.Z"), false, 0},
+        {STR_INIT("2026-01-02T03:04:05"), false, 0},
+        {STR_INIT("2026-01-02T03:04:05+01:00"), false, 0},
+        {STR_INIT("2026-01-02"), false, 0},
+        {STR_INIT(""), false, 0},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        int64_t us = 0;
+
+        CHECKF(when_parse(cases[i].in, &us) == cases[i].ok, "case %zu", i);
+        if (cases[i].ok)
+            CHECKF(us == cases[i].us, "case %zu: %lld", i, (long long)us);
+    }
+}
+
+static void writes_times(void **state)
+{
+    static const struct {
+        int64_t us;
+        const char *age, *duration;
+    } cases[] = {
+        {-5, "0s", "0ms"},
+        {850 * US_PER_MS, "0s", "850ms"},
+        {1250 * US_PER_MS, "1s", "1.2s"},
+        {59 * US_PER_S, "59s", "59.0s"},
+        {185 * US_PER_S, "3m", "3m05s"},
+        {(2 * 3600 + 600) * US_PER_S, "2h", "2h10m"},
+        {(3 * 86400 + 4 * 3600) * US_PER_S, "3d", "3d04h"},
+    };
+    struct buf b = {0};
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        buf_clear(&b);
+        when_age(&b, cases[i].us);
+        CHECK_STR(buf_str(&b), str_of(cases[i].age));
+        buf_clear(&b);
+        when_duration(&b, cases[i].us);
+        CHECK_STR(buf_str(&b), str_of(cases[i].duration));
+    }
+    setenv("TZ", "UTC", 1);
+    tzset();
+    buf_clear(&b);
+    when_full(&b, INT64_C(1767323045678901));
+    buf_add_byte(&b, ' ');
+    when_clock(&b, INT64_C(1767323045678901));
+    CHECK_STR(buf_str(&b), STR("2026-01-02 03:04:05 03:04:05.678"));
+    buf_free(&b);
+}
+
+/* ---- tables ---- */
+
+static const struct table_column COLUMNS[] = {
+    {"NAME", false, 8}, {"N", true, 0}, {"TEXT", false, 0}};
+
+static void check_table(struct cli *c, const struct str *cells, size_t n, const char *expected)
+{
+    struct table t = {.columns = COLUMNS, .n_columns = COUNT(COLUMNS)};
+    char *text = NULL;
+    size_t size = 0;
+
+    c->out = open_memstream(&text, &size);
+    for (size_t i = 0; i < n; i++)
+        table_add(&t, i % COUNT(COLUMNS) == 0 ? PAINT_GOOD : PAINT_NONE, cells[i]);
+    assert_int_equal(table_rows(&t), n / COUNT(COLUMNS));
+    table_print(&t, c);
+    fclose(c->out);
+    CHECK_STR(str_make(text, size), str_of(expected));
+    free(text);
+    table_free(&t);
+}
+
+static void aligns_columns(void **state)
+{
+    const struct str cells[] = {STR("a"),
+                                STR("12345"),
+                                STR("first"),
+                                STR("日本"),
+                                STR("7"),
+                                STR_NONE,
+                                STR("longer than eight"),
+                                STR(""),
+                                STR("x\ny")};
+    struct cli c = {0};
+
+    (void)state;
+    check_table(&c, cells, 9,
+                "NAME                   N  TEXT\n"
+                "a                  12345  first\n"
+                "日本                   7\n"
+                "longer than eight         x\\ny\n");
+    c.width = 24; /* a terminal: limits hold, and the last column gets what is left */
+    check_table(&c, cells, 9,
+                "NAME          N  TEXT\n"
+                "a         12345  first\n"
+                "日本          7\n"
+                "longer …         x\\ny\n");
+    check_table(&c, cells, 0, "");
+}
+
+static void cuts_and_paints_on_a_terminal(void **state)
+{
+    const struct str cells[] = {STR("a"), STR("1"), STR("a text that is too long")};
+    struct cli c = {.width = 22, .out_colour = true};
+
+    (void)state;
+    check_table(&c, cells, 3,
+                "\x1b[2mNAME\x1b[0m  \x1b[2mN\x1b[0m  \x1b[2mTEXT\x1b[0m\n"
+                "\x1b[32ma\x1b[0m     1  a text that …\n");
+}
+
+static void shows_errors_of_steps(void **state)
+{
+    static const struct {
+        struct str json, text;
+    } cases[] = {
+        {STR_INIT("{\"reason\":\"r\",\"message\":\"m\"}"), STR_INIT("m")},
+        {STR_INIT("{\"reason\":\"r\"}"), STR_INIT("r")},
+        {STR_INIT("{\"code\":1}"), STR_INIT("{\"code\":1}")},
+        {STR_INIT("\"text\""), STR_INIT("text")},
+    };
+    struct arena a = {0};
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(cases); i++)
+        CHECK_STR(view_error_text(cases[i].json, &a), cases[i].text);
+    assert_false(str_present(view_error_text(STR_NONE, &a)));
+    arena_free(&a);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(cleans),
+        cmocka_unit_test(fits),
+        cmocka_unit_test(puts_json_on_one_line),
+        cmocka_unit_test(reads_times),
+        cmocka_unit_test(writes_times),
+        cmocka_unit_test(aligns_columns),
+        cmocka_unit_test(cuts_and_paints_on_a_terminal),
+        cmocka_unit_test(shows_errors_of_steps),
+    };
+
+    return cmocka_run_group_tests_name("cli_text", tests, NULL, NULL);
+}

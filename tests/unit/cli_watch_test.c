@@ -1,0 +1,199 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Server-sent events out of bytes, and lines out of events. */
+#include "support/check.h"
+
+#include <stdlib.h>
+#include <time.h>
+
+#include "cli/event_line.h"
+#include "cli/sse.h"
+
+/* ---- server-sent events ---- */
+
+static bool collect(void *ctx, struct str id, struct str data)
+{
+    struct buf *out = ctx;
+
+    buf_printf(out, "<%.*s|%.*s>", STR_ARG(id), STR_ARG(data));
+    return !str_eq(data, STR("stop"));
+}
+
+static void reads_streams_cut_anywhere(void **state)
+{
+    static const struct {
+        struct str stream, events;
+    } cases[] = {
+        {STR_INIT("id: 1\ndata: a\n\nid:2\ndata:b\n\n"), STR_INIT("<1|a><2|b>")},
+        {STR_INIT(": keep-alive\n\ndata: a\n\n:\n\n"), STR_INIT("<|a>")},
+        {STR_INIT("data: one\ndata:  two\ndata\n\n"), STR_INIT("<|one\n two\n>")},
+        {STR_INIT("id: 7\r\ndata: a\r\n\r\ndata: b\r\n\r\n"), STR_INIT("<7|a><7|b>")},
+        {STR_INIT("id: 7\rdata: a\r\rdata: b\r\r"), STR_INIT("<7|a><7|b>")},
+        {STR_INIT("event: x\nretry: 5\nid: 3\n\ndata: \n\n"), STR_INIT("<3|>")},
+        {STR_INIT("data: whole\n\ndata: begun"), STR_INIT("<|whole>")},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        for (size_t step = 1; step <= cases[i].stream.n; step++) {
+            struct buf got = {0};
+            struct sse sse = {.on_event = collect, .ctx = &got};
+
+            for (size_t at = 0; at < cases[i].stream.n; at += step) {
+                size_t to = at + step < cases[i].stream.n ? at + step : cases[i].stream.n;
+                assert_true(sse_feed(&sse, str_slice(cases[i].stream, at, to)));
+            }
+            CHECK_STR(buf_str(&got), cases[i].events);
+            buf_free(&got);
+            sse_free(&sse);
+        }
+    }
+}
+
+static void stops_and_restarts(void **state)
+{
+    struct buf got = {0};
+    struct sse sse = {.on_event = collect, .ctx = &got};
+
+    (void)state;
+    assert_false(sse_feed(&sse, STR("data: stop\n\ndata: more\n\n")));
+    CHECK_STR(buf_str(&got), STR("<|stop>"));
+    buf_clear(&got);
+    sse_restart(&sse);
+    assert_true(sse_feed(&sse, STR("id: 4\ndata: half")));
+    sse_restart(&sse); /* the connection broke within an event */
+    assert_true(sse_feed(&sse, STR("data: whole\n\n")));
+    CHECK_STR(buf_str(&got), STR("<4|whole>"));
+    buf_free(&got);
+    sse_free(&sse);
+}
+
+/* ---- lines ---- */
+
+#define AT(seconds) "\"occurred_at\":\"2026-01-02T03:04:" seconds "Z\""
+#define STEP(id) "\"step_id\":\"" id "\",\"step_type\":\"tool_call\",\"target\":\"search\""
+
+static const char *const EVENTS[] = {
+    "{\"event_seq\":1,\"type\":\"execution.created\"," AT(
+        "05") ",\"payload\":{\"status\":\"pending\","
+              "\"created_by\":\"bootstrap\",\"on_behalf_of\":\"zo\\u001b[1m\"}}",
+    "{\"event_seq\":2,\"type\":\"dispatch.failed\"," AT("06") ",\"payload\":{\"attempt\":1}}",
+    "{\"event_seq\":3,\"type\":\"dispatch.acked\"," AT("07") ",\"payload\":{\"attempt\":2}}",
+    "{\"event_seq\":4,\"type\":\"step.executing\"," AT("08") ",\"payload\":{" STEP("a") "}}",
+    "{\"event_seq\":5,\"type\":\"step.succeeded\"," AT("09.5") ",\"payload\":{" STEP(
+        "a") ",\"usage\":"
+             "{\"input_tokens\":12,\"output_tokens\":3}}}",
+    "{\"event_seq\":6,\"type\":\"step.executing\"," AT("10") ",\"payload\":{" STEP("b") "}}",
+    "{\"event_seq\":7,\"type\":\"dispatch.acked\"," AT("20") ",\"payload\":{\"attempt\":3}}",
+    "{\"event_seq\":8,\"type\":\"step.executing\"," AT("21") ",\"payload\":{" STEP("b") "}}",
+    "{\"event_seq\":9,\"type\":\"step.failed\"," AT("22") ",\"payload\":{" STEP(
+        "b") ",\"error\":"
+             "{\"message\":\"no\\nluck\"}}}",
+    "{\"event_seq\":10,\"type\":\"step.denied\"," AT("23") ",\"payload\":{" STEP(
+        "c") ",\"rule_id\":"
+             "\"no-rm\",\"error\":{\"reason\":\"policy\"}}}",
+    "{\"event_seq\":11,\"type\":\"comet.seen\"," AT("24") ",\"payload\":{\"tail\": [1, 2]}}",
+    "{\"event_seq\":12,\"type\":\"execution.failed\"," AT(
+        "35") ",\"payload\":{\"status\":\"failed\","
+              "\"reason\":\"agent_error: x\"}}",
+};
+
+static const char LINES[] =
+    "   1  03:04:05.000  execution.created       by bootstrap on behalf of zo\\x1b[1m\n"
+    "   2  03:04:06.000  dispatch.failed         attempt 1  the webhook did not take it\n"
+    "   3  03:04:07.000  dispatch.acked          attempt 2  the agent has it\n"
+    "   4  03:04:08.000  step.executing          tool_call search\n"
+    "   5  03:04:09.500  step.succeeded          tool_call search  in 1.5s, 12 tokens in, 3 out\n"
+    "   6  03:04:10.000  step.executing          tool_call search\n"
+    "   7  03:04:20.000  dispatch.acked          attempt 3  the agent starts over; 1 recorded step "
+    "will "
+    "replay\n"
+    "   8  03:04:21.000  step.executing          tool_call search  executed again (run 2)\n"
+    "   9  03:04:22.000  step.failed             tool_call search  in 1.0s: no\\nluck\n"
+    "  10  03:04:23.000  step.denied             tool_call search  policy, by rule no-rm\n"
+    "  11  03:04:24.000  comet.seen              {\"tail\":[1,2]}\n"
+    "  12  03:04:35.000  execution.failed        agent_error: x\n";
+
+static void tells_events(void **state)
+{
+    struct event_log log = {0};
+    struct cli c = {0};
+    char *text = NULL;
+    size_t size = 0;
+
+    (void)state;
+    setenv("TZ", "UTC", 1);
+    tzset();
+    c.out = open_memstream(&text, &size);
+    for (size_t i = 0; i < COUNT(EVENTS); i++) {
+        struct arena a = {0};
+        struct event event;
+
+        CHECKF(event_read(str_of(EVENTS[i]), &a, &event), "%s", EVENTS[i]);
+        assert_int_equal(event.seq, i + 1);
+        assert_false(log.ended);
+        event_print(&log, &event, &c);
+        arena_free(&a);
+    }
+    fclose(c.out);
+    CHECK_STR(str_make(text, size), str_of(LINES));
+    assert_true(log.ended);
+    assert_false(log.completed);
+    CHECK_STR(buf_str(&log.status), STR("failed"));
+    CHECK_STR(buf_str(&log.outcome), STR("agent_error: x"));
+    assert_int_equal(log.took_us, 30 * 1000000);
+    free(text);
+    event_log_free(&log);
+}
+
+static void keeps_the_output(void **state)
+{
+    static const struct {
+        const char *event;
+        struct str outcome;
+    } cases[] = {
+        {"{\"event_seq\":1,\"type\":\"execution.completed\",\"payload\":{\"output\": {\"a\": 1} }}",
+         STR_INIT("{\"a\": 1}")},
+        {"{\"event_seq\":1,\"type\":\"execution.completed\",\"payload\":{\"output\":null}}",
+         STR_INIT("null")},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        struct event_log log = {0};
+        struct arena a = {0};
+        struct event event;
+
+        assert_true(event_read(str_of(cases[i].event), &a, &event));
+        event_print(&log, &event, NULL);
+        assert_true(log.ended && log.completed);
+        CHECK_STR(buf_str(&log.outcome), cases[i].outcome);
+        event_log_free(&log);
+        arena_free(&a);
+    }
+}
+
+static void refuses_what_is_no_event(void **state)
+{
+    static const char *const cases[] = {"",   "nonsense",          "[]",
+                                        "{}", "{\"event_seq\":1}", "{\"type\":3}"};
+    struct arena a = {0};
+    struct event event;
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(cases); i++)
+        CHECKF(!event_read(str_of(cases[i]), &a, &event), "%s", cases[i]);
+    arena_free(&a);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(reads_streams_cut_anywhere),
+        cmocka_unit_test(stops_and_restarts),
+        cmocka_unit_test(tells_events),
+        cmocka_unit_test(keeps_the_output),
+        cmocka_unit_test(refuses_what_is_no_event),
+    };
+
+    return cmocka_run_group_tests_name("cli_watch", tests, NULL, NULL);
+}
