@@ -4,8 +4,9 @@
 #   make              the program
 #   make unit         C tests of this variant, built and run
 #   make fuzzers      FUZZ=1 only: the fuzz targets
-#   make check        layers, headers, docs, unit tests
-#   make format       clang-format over src/, tests/ and bench/
+#   make check        layers, style, headers, unit tests
+#   make lint         clang-tidy over src/ (.clang-tidy says what for)
+#   make format       clang-format over src/, tests/ and bench/; `make check-format` only looks
 CC ?= gcc
 ifeq ($(origin CC),default)
 CC := gcc
@@ -49,7 +50,7 @@ HARDEN := -D_FORTIFY_SOURCE=2
 endif
 # The optimizer sees NULL dereferences through sanitizer branches that are not there.
 ifneq ($(SANFLAGS),)
-WARN += -Wno-null-dereference -Wno-maybe-uninitialized
+WARN += -Wno-null-dereference $(if $(FUZZ),,-Wno-maybe-uninitialized)
 endif
 
 CFLAGS := -std=c17 -D_GNU_SOURCE -O2 -g $(HARDEN) -fstack-protector-strong -fPIE -pthread $(WARN) $(SANFLAGS)
@@ -70,10 +71,13 @@ BENCH_SRC := $(sort $(wildcard bench/*.c))
 BENCH_BIN := $(BENCH_SRC:bench/%.c=$(OUT)/bench/%) $(OUT)/bench/sync_count.so
 BENCH_LIB := $(patsubst bench/%.c,$(OUT)/bench/%.o,$(sort $(wildcard bench/lib/*.c))) \
 	$(filter $(OUT)/obj/base/% $(OUT)/obj/domain/%,$(OBJ))
+HEADERS := $(sort $(wildcard src/*/*.h))
+LINT := $(patsubst src/%.c,$(OUT)/lint/%.ok,$(SRC) src/main.c)
+FORMATTED := $(sort $(wildcard src/*.c src/*/*.c src/*/*.h tests/*/*.c tests/*/*.h bench/*.c bench/*/*.c bench/*/*.h))
 MIGRATIONS := $(sort $(wildcard src/store/migrations/*/*.sql))
 VERSION := $(shell cat VERSION)
 
-.PHONY: all unit fuzzers bench check check-headers check-layers format clean
+.PHONY: all unit fuzzers bench check check-format check-headers check-layers check-style format lint clean
 .SECONDARY:
 all: $(OUT)/rebuno
 
@@ -125,15 +129,28 @@ bench: $(BENCH_BIN)
 check-layers:
 	sh tools/check_layers.sh
 
+check-style:
+	python3 tools/check_style.py
+
 check-headers: $(OUT)/gen/migrations.inc
 	@for h in src/*/*.h; do \
 		$(CC) $(CPPFLAGS) $(CFLAGS) -Wno-unused-macros -fsyntax-only -x c $$h || exit 1; done
 	@echo "headers compile alone"
 
-check: check-layers check-headers unit
+check: check-layers check-style check-headers unit
+
+lint: $(LINT)
+
+$(OUT)/lint/%.ok: src/%.c $(HEADERS) .clang-tidy | $(OUT)/gen/migrations.inc
+	@mkdir -p $(@D)
+	clang-tidy-14 --quiet $< -- -std=c17 -D_GNU_SOURCE $(CPPFLAGS) -DREBUNO_VERSION='"$(VERSION)"'
+	@touch $@
 
 format:
-	clang-format-14 -i $(wildcard src/*.c src/*/*.c src/*/*.h tests/*/*.c tests/*/*.h bench/*.c bench/*/*.c bench/*/*.h)
+	clang-format-14 -i $(FORMATTED)
+
+check-format:
+	clang-format-14 --dry-run -Werror $(FORMATTED)
 
 clean:
 	rm -rf build

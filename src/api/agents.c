@@ -23,7 +23,7 @@ static void reply_agent(struct request *rq, struct store_reader *r, int status)
 
     if (!store_read_agent(r, rq->path_id, rq->arena, &v, &found, &e)) {
         if (status == 201) /* it is registered all the same */
-            strcpy(e.details, "{\"outcome\":\"unknown\"}");
+            err_outcome_unknown(&e);
         request_reply_error(rq, &e);
         return;
     }

@@ -24,8 +24,9 @@ static struct request *request_new(struct api *api, struct http_exchange *x)
     rq->api = api;
     rq->x = x;
     rq->arena = http_arena(x);
-    visit_identify(api, &rq->visit, http_header(x, "X-Request-Id"));
-    http_set_user(x, &rq->visit);
+    rq->visit = visit_new(api, http_header(x, "X-Request-Id"), rq->arena);
+    rq->visit->request = rq;
+    http_set_user(x, rq->visit);
     return rq;
 }
 
@@ -34,7 +35,7 @@ static void reply_options(struct request *rq, struct str allow)
     struct http_answer answer = {.status = 204};
 
     answer.headers = visit_headers(
-        &rq->visit, arena_printf(rq->arena, "Allow: %.*s, OPTIONS\r\n", STR_ARG(allow)), rq->arena);
+        rq->visit, arena_printf(rq->arena, "Allow: %.*s, OPTIONS\r\n", STR_ARG(allow)), rq->arena);
     http_reply(rq->x, &answer);
 }
 
@@ -44,16 +45,16 @@ static bool find_route(struct request *rq)
     struct str params[ROUTE_PARAMS_MAX];
     struct buf allow = {0};
 
-    rq->visit.route = route_find(http_method(rq->x), http_path(rq->x), params, &allow);
-    if (rq->visit.route == NULL && allow.n == 0)
+    rq->visit->route = route_find(http_method(rq->x), http_path(rq->x), params, &allow);
+    if (rq->visit->route == NULL && allow.n == 0)
         request_refuse(rq, ERR_NOT_FOUND, "no such route");
-    else if (rq->visit.route == NULL && str_eq(http_method(rq->x), STR("OPTIONS")))
+    else if (rq->visit->route == NULL && str_eq(http_method(rq->x), STR("OPTIONS")))
         reply_options(rq, buf_str(&allow));
-    else if (rq->visit.route == NULL)
+    else if (rq->visit->route == NULL)
         request_refuse(rq, ERR_METHOD_NOT_ALLOWED, "this route takes %.*s",
                        STR_ARG(buf_str(&allow)));
     buf_free(&allow);
-    return rq->visit.route != NULL;
+    return rq->visit->route != NULL;
 }
 
 /* Everything that needs no body, so that nobody's is read in vain: route, method, size,
@@ -82,24 +83,26 @@ static void handle(struct request *rq)
     struct err e;
 
     if (route_read_params(rq, &e))
-        rq->visit.route->handle(rq);
+        rq->visit->route->handle(rq);
     else
         request_reply_error(rq, &e);
 }
 
 static void on_request(struct http_exchange *x, void *ctx)
 {
-    struct request *rq = http_user(x);
+    struct visit *v = visit_to_heap(http_user(x));
 
     (void)ctx;
-    auth_check_request(rq, handle);
+    v->request->visit = v;
+    http_set_user(x, v); /* for good: from now on other threads may have the request */
+    auth_check_request(v->request, handle);
 }
 
 static void on_gone(struct http_exchange *x, void *ctx)
 {
     struct api *api = ctx;
-    struct request *rq = http_user(x);
-    struct waiter *w = rq == NULL ? NULL : atomic_load(&rq->poll);
+    struct visit *v = http_user(x);
+    struct waiter *w = v == NULL ? NULL : atomic_load(&v->poll);
 
     if (w != NULL)
         hub_stop_waiter(api->hub, w);
@@ -122,7 +125,7 @@ static void log_request(const struct visit *v, int status, int64_t duration_us)
     log_event(LOG_DEBUG, "http.request", {"method", route == NULL ? STR_NONE : route->method},
               {"route", route == NULL ? STR("unmatched") : route->pattern},
               {"status", log_int(status)}, {"duration_us", log_int(duration_us)},
-              {"request_id", v == NULL ? STR_NONE : str_make(v->request_id, v->request_id_bytes)});
+              {"request_id", v == NULL ? STR_NONE : str_make(v->id, v->id_bytes)});
 }
 
 static void on_done(struct http_exchange *x, int status, int64_t duration_us, void *ctx)
@@ -134,24 +137,23 @@ static void on_done(struct http_exchange *x, int status, int64_t duration_us, vo
                        duration_us);
     if (log_enabled(LOG_DEBUG))
         log_request(v, status, duration_us);
-    if (v != NULL && v->release != NULL)
-        v->release(v);
+    visit_free(v);
 }
 
-/* What the server refused before there was a request. */
+/* What the server refused by itself, perhaps before there was a request. */
 static void on_error(int status, const char *message, struct http_answer *answer, struct buf *body,
                      void *ctx)
 {
-    static _Thread_local char line[REQUEST_ID_MAX + 32]; /* the server copies it */
-    struct visit v = {0};
+    static _Thread_local char line[64]; /* the server copies it */
+    char id[UUID_TEXT_LEN];
     struct err e;
 
     err_set(&e, error_of_status(status), "%s", message);
     error_encode(&e, body);
-    visit_identify(ctx, &v, STR_NONE);
+    request_make_id(ctx, id);
     answer->content_type = STR("application/json; charset=utf-8");
-    answer->headers = str_make(line, (size_t)snprintf(line, sizeof(line), "X-Request-Id: %.*s\r\n",
-                                                      (int)v.request_id_bytes, v.request_id));
+    answer->headers = str_make(
+        line, (size_t)snprintf(line, sizeof(line), "X-Request-Id: %.*s\r\n", UUID_TEXT_LEN, id));
 }
 
 /* ---- life ---- */

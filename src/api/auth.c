@@ -119,7 +119,7 @@ static bool is_signed(const struct request *rq)
 
 bool auth_check_head(struct request *rq, struct err *e)
 {
-    switch (rq->visit.route->auth) {
+    switch (rq->visit->route->auth) {
     case AUTH_NONE:
         return true;
     case AUTH_BEARER:

@@ -26,11 +26,6 @@ struct events_listing {
     bool any;
 };
 
-static void free_events(struct visit *v)
-{
-    free((struct events_listing *)v);
-}
-
 static void close_events(struct listing *listing, struct buf *out)
 {
     (void)listing;
@@ -61,7 +56,6 @@ static void list_events(struct request *rq, struct store_reader *r)
     const struct events_query *q = rq->state;
     struct events_listing *l = xzalloc(sizeof(*l));
 
-    l->listing.visit.release = free_events;
     l->listing.fill = fill_events;
     l->listing.open = STR("[");
     l->listing.close = close_events;
@@ -84,7 +78,7 @@ static void start_poll(struct request *rq)
     w->after = q->after;
     w->limit = q->limit;
     w->request = rq;
-    atomic_store(&rq->poll, w); /* from now on the loop tells it when the client goes */
+    atomic_store(&rq->visit->poll, w); /* from now on the loop tells it when the client goes */
     if (http_is_gone(rq->x))
         w->stop = true;
     hub_add(rq->api->hub, w, clock_mono_us() + q->wait_s * US_PER_S);
@@ -110,11 +104,6 @@ static void read_or_wait(struct request *rq, struct store_reader *r)
 }
 
 /* ---- following ---- */
-
-static void release_waiter(struct visit *v)
-{
-    free((struct waiter *)v);
-}
 
 static void on_gone(struct http_stream *st,
                     void *ctx) /* also when the server drains. Loop thread. */
@@ -144,12 +133,11 @@ void events_follow(struct request *rq, enum waiter_kind kind, int64_t after)
         .on_writable = kind == WAITER_EVENTS ? on_writable : NULL,
     };
 
-    w->visit.release = release_waiter;
     w->kind = kind;
     w->api = rq->api;
     w->execution_id = rq->execution_id;
     w->after = after;
-    w->stream = request_start_stream(rq, type, &w->visit, &events);
+    w->stream = request_start_stream(rq, type, w, &events);
     hub_add(w->api->hub, w, 0);
 }
 
@@ -170,33 +158,12 @@ static void read_stream(struct request *rq, struct store_reader *r)
 
 /* ---- the request ---- */
 
-/* Named outright: not by a wildcard, and not refused by q=0. */
-static bool accepts_stream(struct str accept)
-{
-    static const struct str wanted = STR_INIT("text/event-stream");
-
-    while (!str_empty(accept)) {
-        const char *comma = memchr(accept.p, ',', accept.n);
-        size_t end = comma == NULL ? accept.n : (size_t)(comma - accept.p);
-        struct str entry = json_trim(str_slice(accept, 0, end));
-        const char *semicolon = str_empty(entry) ? NULL : memchr(entry.p, ';', entry.n);
-        struct str type = semicolon == NULL
-                              ? entry
-                              : json_trim(str_slice(entry, 0, (size_t)(semicolon - entry.p)));
-
-        if (str_eq_nocase(type, wanted))
-            return true;
-        accept = str_slice(accept, comma == NULL ? end : end + 1, accept.n);
-    }
-    return false;
-}
-
 static bool decode_events(struct request *rq, struct events_query *q, struct err *e)
 {
     struct str last = http_header(rq->x, "Last-Event-ID");
 
     q->limit = EVENTS_LIMIT;
-    q->stream = accepts_stream(http_header(rq->x, "Accept"));
+    q->stream = accepts_event_stream(http_header(rq->x, "Accept"));
     if (!query_int(rq, "after_seq", 0, INT64_MAX, &q->after, e) ||
         !query_int(rq, "limit", 1, EVENTS_LIMIT_MAX, &q->limit, e) ||
         !query_int(rq, "wait", 0, WAIT_MAX_S, &q->wait_s, e))

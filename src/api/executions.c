@@ -91,7 +91,7 @@ static void read_created(struct request *rq, struct store_reader *r)
         reply_execution(rq, rq->cmd->out.created.existing ? 200 : 201, &v);
         return;
     }
-    strcpy(e.details, "{\"outcome\":\"unknown\"}");
+    err_outcome_unknown(&e);
     request_reply_error(rq, &e);
 }
 
@@ -161,13 +161,6 @@ struct execution_listing {
     bool more;    /* beyond this page */
 };
 
-static void free_list(struct visit *v)
-{
-    struct execution_listing *l = (struct execution_listing *)v;
-
-    free(l);
-}
-
 static void close_list(struct listing *listing, struct buf *out)
 {
     const struct execution_listing *l = (struct execution_listing *)listing;
@@ -224,23 +217,6 @@ struct list_query {
     bool nothing; /* the parameters match nothing in this version */
 };
 
-/* The ids that begin with some characters of their text form. */
-static bool prefix_range(struct str prefix, struct uuid *low, struct uuid *high)
-{
-    static const char FORM[] = "xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx";
-    char text[2][UUID_TEXT_LEN];
-
-    if (prefix.n > UUID_TEXT_LEN)
-        return false;
-    for (size_t i = 0; i < UUID_TEXT_LEN; i++) {
-        bool given = i < prefix.n;
-        text[0][i] = given ? prefix.p[i] : FORM[i] == '-' ? '-' : '0';
-        text[1][i] = given ? prefix.p[i] : FORM[i] == '-' ? '-' : 'f';
-    }
-    return uuid_parse(str_make(text[0], UUID_TEXT_LEN), low) &&
-           uuid_parse(str_make(text[1], UUID_TEXT_LEN), high);
-}
-
 static bool decode_cursor(struct str cursor, struct list_query *q, struct err *e)
 {
     if (str_empty(cursor))
@@ -273,7 +249,7 @@ static bool decode_list(struct request *rq, struct list_query *q, struct err *e)
         return err_set(e, ERR_VALIDATION, "parameter \"status\" is no status of an execution");
     if (!str_empty(spawned_by) && !uuid_parse(spawned_by, &ignored))
         return err_set(e, ERR_VALIDATION, "parameter \"spawned_by\" must be an execution's id");
-    if (!prefix_range(prefix, &q->filter.low, &q->filter.high))
+    if (!uuid_prefix_range(prefix, &q->filter.low, &q->filter.high))
         return err_set(e, ERR_VALIDATION,
                        "parameter \"prefix\" must be the beginning of an execution's id");
     q->filter.agent_id = given(agent_id);
@@ -300,7 +276,6 @@ static void read_list(struct request *rq, struct store_reader *r)
     char *strings = (char *)(l + 1);
 
     l->engine = rq->api->engine;
-    l->listing.visit.release = free_list;
     l->listing.fill = fill_list;
     l->listing.open = STR("{\"executions\":[");
     l->listing.close = close_list;

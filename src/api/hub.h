@@ -17,7 +17,6 @@ enum waiter_kind { WAITER_POLL, WAITER_EVENTS, WAITER_DELTAS };
 struct topic;
 
 struct waiter {
-    struct visit visit; /* first: a stream's visit */
     enum waiter_kind kind;
     struct api *api;
     struct uuid execution_id;

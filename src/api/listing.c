@@ -3,6 +3,8 @@
 
 #include "base/log.h"
 
+#include <stdlib.h>
+
 /* What is sent in one piece, and about as much as each slow reader of a longer answer holds. */
 enum { PIECE_BYTES = 256 * 1024 };
 
@@ -31,11 +33,6 @@ static void on_writable(struct http_stream *st, void *ctx) /* loop thread */
     (void)st;
     atomic_store(&l->writable, true);
     signal_listing(l);
-}
-
-static void discard(struct listing *l)
-{
-    l->visit.release(&l->visit);
 }
 
 /* Reads on until there is enough to send, or the end. */
@@ -74,8 +71,7 @@ static bool start(struct listing *l, struct buf *piece)
 
     l->begun = true;
     l->request = NULL;
-    l->stream =
-        request_start_stream(rq, STR("application/json; charset=utf-8"), &l->visit, &events);
+    l->stream = request_start_stream(rq, STR("application/json; charset=utf-8"), l, &events);
     if (http_stream_write(l->stream, buf_str(piece)))
         return false;
     http_stream_end(l->stream);
@@ -92,12 +88,12 @@ static bool first_piece(struct listing *l, struct store_reader *r)
 
     if (!fill_piece(l, r, &piece, &more, &e)) {
         buf_free(&piece);
-        discard(l);
+        free(l);
         request_reply_error(rq, &e);
         return true;
     }
     if (!more) {
-        discard(l);
+        free(l);
         request_reply_json(rq, 200, &piece);
         return true;
     }

@@ -8,7 +8,6 @@
 #include "api/request.h"
 
 struct listing {
-    struct visit visit; /* first; its `release` frees what the listing lies in */
     struct read_job job;
     struct api *api;
     struct request *request;    /* until the answer has begun */
@@ -24,8 +23,8 @@ struct listing {
     atomic_bool is_gone, writable;
 };
 
-/* A listing is made on the heap by a reader's job, with visit.release, fill, open and close set,
- * and given away here. */
+/* A listing is made on the heap by a reader's job, with fill, open and close set, at the
+ * beginning of what free() takes, and given away here. */
 void listing_run(struct request *rq, struct listing *l, struct store_reader *r);
 
 #endif

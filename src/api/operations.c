@@ -113,7 +113,7 @@ static void reply_metrics(struct request *rq, const int64_t *queue_depth)
     struct http_answer answer = {
         .status = 200,
         .content_type = STR("text/plain; version=0.0.4; charset=utf-8"),
-        .headers = visit_headers(&rq->visit, STR(""), rq->arena),
+        .headers = visit_headers(rq->visit, STR(""), rq->arena),
         .body = &body,
     };
 

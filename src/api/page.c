@@ -109,6 +109,7 @@ static bool read_rows(struct page_read *pr, struct store_reader *r, struct arena
     return true;
 }
 
+/* NOLINTNEXTLINE(readability-function-size): bounds in, a page out */
 bool page_read(struct store_reader *r, const struct uuid *execution_id, int64_t after_seq,
                int64_t limit, size_t max_bytes, enum page_form form, struct event_page *out,
                struct err *e)

@@ -86,3 +86,39 @@ bool is_agent_id(struct str id)
     }
     return !only_dots;
 }
+
+bool uuid_prefix_range(struct str prefix, struct uuid *low, struct uuid *high)
+{
+    static const char FORM[] = "xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx";
+    char text[2][UUID_TEXT_LEN];
+
+    if (prefix.n > UUID_TEXT_LEN)
+        return false;
+    for (size_t i = 0; i < UUID_TEXT_LEN; i++) {
+        bool given = i < prefix.n;
+        text[0][i] = given ? prefix.p[i] : FORM[i] == '-' ? '-' : '0';
+        text[1][i] = given ? prefix.p[i] : FORM[i] == '-' ? '-' : 'f';
+    }
+    return uuid_parse(str_make(text[0], UUID_TEXT_LEN), low) &&
+           uuid_parse(str_make(text[1], UUID_TEXT_LEN), high);
+}
+
+bool accepts_event_stream(struct str accept)
+{
+    static const struct str wanted = STR_INIT("text/event-stream");
+
+    while (!str_empty(accept)) {
+        const char *comma = memchr(accept.p, ',', accept.n);
+        size_t end = comma == NULL ? accept.n : (size_t)(comma - accept.p);
+        struct str entry = json_trim(str_slice(accept, 0, end));
+        const char *semicolon = str_empty(entry) ? NULL : memchr(entry.p, ';', entry.n);
+        struct str type = semicolon == NULL
+                              ? entry
+                              : json_trim(str_slice(entry, 0, (size_t)(semicolon - entry.p)));
+
+        if (str_eq_nocase(type, wanted))
+            return true;
+        accept = str_slice(accept, comma == NULL ? end : end + 1, accept.n);
+    }
+    return false;
+}

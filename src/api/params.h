@@ -24,5 +24,9 @@ MUST_USE bool field_text(const char *name, struct str raw, size_t min, size_t ma
 /* A body that says nothing: empty, or an object without fields. */
 MUST_USE bool body_empty(struct request *rq, struct err *e);
 bool is_agent_id(struct str id); /* fit for a registration */
+/* The ids whose text form begins so. False: no id does. */
+MUST_USE bool uuid_prefix_range(struct str prefix, struct uuid *low, struct uuid *high);
+/* An Accept header that names text/event-stream outright: not by a wildcard. */
+bool accepts_event_stream(struct str accept);
 
 #endif

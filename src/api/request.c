@@ -33,7 +33,7 @@ static uint64_t mix(uint64_t x) /* splitmix64's finalizer: neighbours look unrel
 
 /* A version 4 UUID out of a counter and a random start: unique, and cheaper than asking the system
  * for each request. */
-static void make_id(struct api *api, struct visit *v)
+void request_make_id(struct api *api, char out[UUID_TEXT_LEN])
 {
     uint64_t n =
         api->request_base + atomic_fetch_add_explicit(&api->requests, 1, memory_order_relaxed);
@@ -43,23 +43,47 @@ static void make_id(struct api *api, struct visit *v)
     memcpy(id.b, words, sizeof(id.b));
     id.b[6] = (uint8_t)((id.b[6] & 0x0f) | 0x40);
     id.b[8] = (uint8_t)((id.b[8] & 0x3f) | 0x80);
-    uuid_format(&id, v->request_id);
-    v->request_id_bytes = UUID_TEXT_LEN;
+    uuid_format(&id, out);
 }
 
-void visit_identify(struct api *api, struct visit *v, struct str sent)
+struct visit *visit_new(struct api *api, struct str sent, struct arena *a)
 {
+    char made[UUID_TEXT_LEN];
+    struct visit *v;
+
     if (!is_usable_id(sent)) {
-        make_id(api, v);
-        return;
+        request_make_id(api, made);
+        sent = str_make(made, sizeof(made));
     }
-    memcpy(v->request_id, sent.p, sent.n);
-    v->request_id_bytes = (uint8_t)sent.n;
+    v = arena_zalloc(a, sizeof(*v) + sent.n);
+    v->id_bytes = sent.n;
+    memcpy(v->id, sent.p, sent.n);
+    return v;
+}
+
+struct visit *visit_to_heap(const struct visit *v)
+{
+    struct visit *copy = xzalloc(sizeof(*v) + v->id_bytes);
+
+    copy->route = v->route;
+    copy->request = v->request;
+    copy->on_heap = true;
+    copy->id_bytes = v->id_bytes;
+    memcpy(copy->id, v->id, v->id_bytes);
+    return copy;
+}
+
+void visit_free(struct visit *v)
+{
+    if (v == NULL || !v->on_heap)
+        return;
+    free(v->held);
+    free(v);
 }
 
 static struct str visit_id(const struct visit *v)
 {
-    return str_make(v->request_id, v->request_id_bytes);
+    return str_make(v->id, v->id_bytes);
 }
 
 struct str visit_headers(const struct visit *v, struct str more, struct arena *a)
@@ -139,7 +163,7 @@ static void reply(struct request *rq, int status, struct buf *body, struct str m
     struct http_answer answer = {
         .status = status,
         .content_type = body == NULL ? STR_NONE : JSON_TYPE,
-        .headers = visit_headers(&rq->visit, more, rq->arena),
+        .headers = visit_headers(rq->visit, more, rq->arena),
         .body = body,
     };
 
@@ -168,8 +192,8 @@ static void log_fault(const struct request *rq, const struct err *e)
     if (!log_allowed(&limit, 120))
         return;
     log_event(LOG_ERROR, "http.error", {"code", str_of(err_code_name(e->code))},
-              {"route", rq->visit.route == NULL ? STR("") : rq->visit.route->pattern},
-              {"error", str_of(e->message)}, {"request_id", visit_id(&rq->visit)});
+              {"route", rq->visit->route == NULL ? STR("") : rq->visit->route->pattern},
+              {"error", str_of(e->message)}, {"request_id", visit_id(rq->visit)});
 }
 
 static struct str more_headers(struct request *rq, const struct err *e)
@@ -222,19 +246,15 @@ static struct http_answer stream_head(struct request *rq, struct str content_typ
     return (struct http_answer){
         .status = 200,
         .content_type = content_type,
-        .headers = visit_headers(&rq->visit, more, rq->arena),
+        .headers = visit_headers(rq->visit, more, rq->arena),
     };
 }
 
-struct http_stream *request_start_stream(struct request *rq, struct str content_type,
-                                         struct visit *v, const struct http_stream_events *events)
+struct http_stream *request_start_stream(struct request *rq, struct str content_type, void *held,
+                                         const struct http_stream_events *events)
 {
     struct http_answer head = stream_head(rq, content_type);
-    struct http_exchange *x = rq->x;
-    void (*release)(struct visit *) = v->release;
 
-    *v = rq->visit;
-    v->release = release;
-    http_set_user(x, v);
-    return http_stream_start(x, &head, events);
+    rq->visit->held = held;
+    return http_stream_start(rq->x, &head, events);
 }

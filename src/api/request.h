@@ -31,17 +31,21 @@ struct api {
 
 enum { REQUEST_ID_MAX = 128 };
 
-/* What is known of a request when it is over. It is the exchange's user: the first member of a
- * request, or of what outlives the request because an answer is streamed. */
+/* What outlives a request whose answer is streamed, and what the loop may look at while others have
+ * the request. It is the exchange's user. Until the request is whole it lies in the arena, since an
+ * exchange that is dropped before then tells nobody; afterwards on the heap, owned by the loop. */
 struct visit {
-    const struct route *route;        /* NULL: none matched */
-    void (*release)(struct visit *v); /* frees what holds the visit; NULL: the arena does */
-    uint8_t request_id_bytes;
-    char request_id[REQUEST_ID_MAX];
+    const struct route *route;     /* NULL: none matched */
+    struct request *request;       /* for the loop, until it hands the request on */
+    void *held;                    /* owned: freed with the visit, when the exchange is over */
+    _Atomic(struct waiter *) poll; /* set while the answer waits in the hub */
+    bool on_heap;
+    size_t id_bytes;
+    char id[]; /* of the request */
 };
 
 struct request {
-    struct visit visit; /* must be first */
+    struct visit *visit;
     struct api *api;
     struct http_exchange *x;
     struct arena *arena; /* the exchange's */
@@ -56,8 +60,7 @@ struct request {
     void (*answer)(struct request *rq);                       /* after the command */
     void (*read)(struct request *rq, struct store_reader *r); /* the job's work */
     struct read_job job;
-    void *state;                   /* of the route's own, arena */
-    _Atomic(struct waiter *) poll; /* set while the answer waits in the hub */
+    void *state; /* of the route's own, arena */
 };
 
 /* ---- running: each of these gives the request away; touch it no more ---- */
@@ -80,14 +83,18 @@ void request_reply_error(struct request *rq, const struct err *e);
 void request_refuse(struct request *rq, enum err_code code, const char *fmt, ...) PRINTF_LIKE(3, 4);
 
 /* ---- what every answer carries ---- */
-/* The request's own id if it can be used, else a new one. */
-void visit_identify(struct api *api, struct visit *v, struct str sent);
+void request_make_id(struct api *api, char out[UUID_TEXT_LEN]); /* no NUL */
+/* In the arena; with the request's own id if it can be used, else a new one. */
+struct visit *visit_new(struct api *api, struct str sent, struct arena *a);
+struct visit *visit_to_heap(const struct visit *v);
+void visit_free(struct visit *v); /* nothing for one in an arena */
+
 /* "X-Request-Id: …\r\n" and what else is given, in the arena. */
 struct str visit_headers(const struct visit *v, struct str more, struct arena *a);
 
-/* A stream's head: event streams must pass proxies unbuffered. The request's visit moves into *v,
- * which the stream's holder frees through v->release when the exchange is over. */
-struct http_stream *request_start_stream(struct request *rq, struct str content_type,
-                                         struct visit *v, const struct http_stream_events *events);
+/* A stream's head: event streams must pass proxies unbuffered. `held` is freed when the exchange is
+ * over: that is after the last of `events`. */
+struct http_stream *request_start_stream(struct request *rq, struct str content_type, void *held,
+                                         const struct http_stream_events *events);
 
 #endif

@@ -124,7 +124,7 @@ static bool read_param(struct request *rq, struct str name, struct str value, st
 
 static bool read_path(struct request *rq, struct err *e)
 {
-    struct str pattern = rq->visit.route->pattern, path = http_path(rq->x);
+    struct str pattern = rq->visit->route->pattern, path = http_path(rq->x);
 
     while (!str_empty(pattern)) {
         struct str name = next_segment(&pattern), segment = next_segment(&path), value;
@@ -145,8 +145,8 @@ static bool read_lease(struct request *rq, struct err *e)
                attempt = http_header(rq->x, "Rebuno-Dispatch-Attempt");
     bool sent = str_present(id) || str_present(attempt);
 
-    if (rq->visit.route->lease == LEASE_IGNORED ||
-        (!sent && rq->visit.route->lease == LEASE_OPTIONAL))
+    if (rq->visit->route->lease == LEASE_IGNORED ||
+        (!sent && rq->visit->route->lease == LEASE_OPTIONAL))
         return true;
     if (!str_present(id))
         return err_set(e, ERR_VALIDATION, "missing header Rebuno-Dispatch-Id");

@@ -243,11 +243,6 @@ struct steps_listing {
     bool any;
 };
 
-static void free_steps(struct visit *v)
-{
-    free((struct steps_listing *)v);
-}
-
 static void close_steps(struct listing *listing, struct buf *out)
 {
     (void)listing;
@@ -308,7 +303,6 @@ static void read_steps(struct request *rq, struct store_reader *r)
         return;
     }
     l = xzalloc(sizeof(*l));
-    l->listing.visit.release = free_steps;
     l->listing.fill = fill_steps;
     l->listing.open = STR("[");
     l->listing.close = close_steps;

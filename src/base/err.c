@@ -27,6 +27,13 @@ bool err_set(struct err *e, enum err_code code, const char *fmt, ...)
     return false;
 }
 
+void err_outcome_unknown(struct err *e)
+{
+    static const char UNKNOWN[] = "{\"outcome\":\"unknown\"}";
+
+    memcpy(e->details, UNKNOWN, sizeof UNKNOWN);
+}
+
 const char *err_code_name(enum err_code code)
 {
     switch (code) {

@@ -33,6 +33,8 @@ struct err {
 
 /* Sets code and message (details become empty) and returns false, so that callers write `return err_set(...)`. */
 bool err_set(struct err *e, enum err_code code, const char *fmt, ...) PRINTF_LIKE(3, 4);
+/* Says in the details that nobody knows whether the write happened. */
+void err_outcome_unknown(struct err *e);
 /* The wire's name of a code ("validation_error"); static. */
 const char *err_code_name(enum err_code code);
 

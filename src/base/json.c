@@ -144,7 +144,7 @@ static bool walk_on(struct str container, struct json_walk *w, char open, const 
     } else if (p != end && *p == ',')
         p = json_skip_space(p + 1, end);
     *at = p;
-    w->at = p == NULL ? 0 : (size_t)(p - container.p);
+    w->at = container.p == NULL ? 0 : (size_t)(p - container.p);
     return p != end && *p != '}' && *p != ']';
 }
 

@@ -116,7 +116,7 @@ static void print_agent(struct cli *c, struct visit *v)
 int cmd_agent_get(struct cli *c)
 {
     struct visit v;
-    const char *path;
+    const char *path = NULL;
     struct err e;
     int code = visit_begin(c, &v);
 
@@ -138,7 +138,7 @@ done:
 int cmd_agent_rm(struct cli *c)
 {
     struct visit v;
-    const char *path;
+    const char *path = NULL;
     struct err e;
     int code = visit_begin(c, &v);
 

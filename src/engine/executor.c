@@ -10,7 +10,6 @@
 #include "base/log.h"
 #include "engine/decide.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 
 enum {
@@ -317,7 +316,7 @@ static void run_alone(struct executor *x, struct command *cmd)
         if (o == GROUP_OK)
             return;
         if (o == GROUP_LOST) {
-            snprintf(e.details, sizeof(e.details), "{\"outcome\":\"unknown\"}");
+            err_outcome_unknown(&e);
             x->broken = true;
             break;
         }
@@ -347,7 +346,7 @@ static void run_group(struct executor *x, struct command **cmds, size_t n)
     if (o == GROUP_OK)
         return;
     if (o == GROUP_LOST) { /* each may or may not have happened */
-        snprintf(e.details, sizeof(e.details), "{\"outcome\":\"unknown\"}");
+        err_outcome_unknown(&e);
         x->broken = true;
         fail_all(x, cmds, n, &e);
         return;

@@ -201,6 +201,7 @@ static void forget_sent(struct conn *c, size_t sent)
 {
     while (sent > 0) {
         struct out *o = c->out;
+        ASSERT(o != NULL);
         size_t left = o->n - o->at;
         if (sent < left) {
             o->at += sent;

@@ -12,6 +12,9 @@
 #include <unistd.h>
 
 enum { BACKLOG = 4096, HOST_MAX = 256 };
+/* A host that vanished without a word is noticed within about two minutes, whether it waits for us
+ * (probes) or we for it (bytes it never acknowledged). */
+enum { PROBE_AFTER_S = 60, PROBE_EVERY_S = 15, PROBES = 4, UNACKNOWLEDGED_MS = 90 * 1000 };
 
 /* "host:port", ":port", "[v6]:port". */
 static bool split_addr(const char *addr, char host[HOST_MAX], const char **port)
@@ -47,18 +50,30 @@ static void set_port(struct sockaddr *sa, uint16_t port)
 
 static uint16_t get_port(int fd)
 {
-    struct sockaddr_storage sa;
+    union {
+        struct sockaddr any;
+        struct sockaddr_in v4;
+        struct sockaddr_in6 v6;
+    } sa = {0};
     socklen_t n = sizeof(sa);
 
-    if (getsockname(fd, (struct sockaddr *)&sa, &n) != 0)
+    if (getsockname(fd, &sa.any, &n) != 0)
         return 0;
-    return ntohs(sa.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&sa)->sin6_port
-                                          : ((struct sockaddr_in *)&sa)->sin_port);
+    return ntohs(sa.any.sa_family == AF_INET6 ? sa.v6.sin6_port : sa.v4.sin_port);
 }
 
 static bool set_flag(int fd, int level, int name, int value)
 {
     return setsockopt(fd, level, name, &value, sizeof(value)) == 0;
+}
+
+static void watch_for_vanished_hosts(int fd)
+{
+    set_flag(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
+    set_flag(fd, IPPROTO_TCP, TCP_KEEPIDLE, PROBE_AFTER_S);
+    set_flag(fd, IPPROTO_TCP, TCP_KEEPINTVL, PROBE_EVERY_S);
+    set_flag(fd, IPPROTO_TCP, TCP_KEEPCNT, PROBES);
+    set_flag(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, UNACKNOWLEDGED_MS);
 }
 
 /* Accepted sockets inherit what is set here. The first socket of a server binds alone, without
@@ -75,10 +90,10 @@ static int open_one(const struct addrinfo *ai, uint16_t port, bool shared)
         set_port(ai->ai_addr, port);
     if (ai->ai_family == AF_INET6) /* "::" takes IPv4 too */
         set_flag(fd, IPPROTO_IPV6, IPV6_V6ONLY, 0);
+    watch_for_vanished_hosts(fd);
     bool ok = set_flag(fd, SOL_SOCKET, SO_REUSEADDR, 1) &&
               (!sibling || set_flag(fd, SOL_SOCKET, SO_REUSEPORT, 1)) &&
               set_flag(fd, IPPROTO_TCP, TCP_NODELAY, 1) &&
-              set_flag(fd, SOL_SOCKET, SO_KEEPALIVE, 1) &&
               bind(fd, ai->ai_addr, ai->ai_addrlen) == 0 &&
               (sibling || !shared || set_flag(fd, SOL_SOCKET, SO_REUSEPORT, 1)) &&
               listen(fd, BACKLOG) == 0;
@@ -95,7 +110,7 @@ int listen_open(const char *addr, uint16_t *port, bool shared, struct err *e)
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE | AI_NUMERICSERV},
                     *found = NULL;
     char host[HOST_MAX];
-    const char *service;
+    const char *service = "";
     int fd = -1;
 
     if (addr == NULL || !split_addr(addr, host, &service)) {

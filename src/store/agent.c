@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Rows of agents. Their schemas stay in the row whatever their size: they are written seldom, and what is replaced must
- * leave nothing behind. */
+ * Rows of agents. Their schemas stay in the row whatever their size: they are written seldom, and
+ * what is replaced must leave nothing behind. */
 #include "store/internal.h"
 
-#define AGENT_COLUMNS                                                                                                  \
-    "a.id, a.webhook_url, a.secret, a.previous_secret, a.previous_secret_until, a.policy_bundle, a.description,"       \
+#define AGENT_COLUMNS                                                                              \
+    "a.id, a.webhook_url, a.secret, a.previous_secret, a.previous_secret_until, a.policy_bundle, " \
+    "a.description,"                                                                               \
     " a.input_schema, a.output_schema, a.lease_timeout, a.registered_at"
 
 static void read_agent(struct db *db, struct arena *a, struct agent_view *out)
@@ -24,28 +25,32 @@ static void read_agent(struct db *db, struct arena *a, struct agent_view *out)
 
 /* ---- load ---- */
 
-/* Creating an execution shares the row; who wants to know whether executions live keeps new ones out. */
+/* Creating an execution shares the row; who wants to know whether executions live keeps new ones
+ * out. */
 static const struct db_sql SQL_AGENT_LOAD = {
     .name = "agent_load",
     .sqlite = "SELECT " AGENT_COLUMNS " FROM agents a WHERE a.id = $1",
-    .postgres = "SELECT u.ord, " AGENT_COLUMNS " FROM unnest($1::text[]) WITH ORDINALITY u (id, ord)"
-                " JOIN agents a ON a.id = u.id ORDER BY a.id FOR KEY SHARE OF a",
+    .postgres =
+        "SELECT u.ord, " AGENT_COLUMNS " FROM unnest($1::text[]) WITH ORDINALITY u (id, ord)"
+        " JOIN agents a ON a.id = u.id ORDER BY a.id FOR KEY SHARE OF a",
     .types = "T",
 };
 static const struct db_sql SQL_AGENT_LOCK = {
     .name = "agent_lock",
     .sqlite = "SELECT " AGENT_COLUMNS " FROM agents a WHERE a.id = $1",
-    .postgres = "SELECT u.ord, " AGENT_COLUMNS " FROM unnest($1::text[]) WITH ORDINALITY u (id, ord)"
-                " JOIN agents a ON a.id = u.id ORDER BY a.id FOR UPDATE OF a",
+    .postgres =
+        "SELECT u.ord, " AGENT_COLUMNS " FROM unnest($1::text[]) WITH ORDINALITY u (id, ord)"
+        " JOIN agents a ON a.id = u.id ORDER BY a.id FOR UPDATE OF a",
     .types = "T",
 };
 static const struct db_sql SQL_AGENT_HAS_LIVE = {
     .name = "agent_has_live",
     .sqlite = "SELECT 1 WHERE EXISTS (SELECT 1 FROM executions e"
               " WHERE e.agent_id = $1 AND e.status IN " LIVE_EXECUTION_STATUSES ")",
-    .postgres = "SELECT u.ord FROM unnest($1::text[]) WITH ORDINALITY u (id, ord)"
-                " WHERE EXISTS (SELECT 1 FROM executions e"
-                " WHERE e.agent_id = u.id AND e.status IN " LIVE_EXECUTION_STATUSES ")",
+    .postgres =
+        "SELECT u.ord FROM unnest($1::text[]) WITH ORDINALITY u (id, ord)"
+        " CROSS JOIN (VALUES ('pending'), ('running'), ('blocked')) s (status) CROSS JOIN LATERAL"
+        " (SELECT 1 FROM executions e WHERE e.agent_id = u.id AND e.status = s.status LIMIT 1) l",
     .types = "T",
 };
 
@@ -159,7 +164,8 @@ void agent_put(struct load *ld)
 
 static const struct db_sql SQL_AGENT_INSERT = {
     .name = "agent_insert",
-    .sqlite = "INSERT INTO agents (id, webhook_url, secret, previous_secret, previous_secret_until, policy_bundle,"
+    .sqlite = "INSERT INTO agents (id, webhook_url, secret, previous_secret, "
+              "previous_secret_until, policy_bundle,"
               " description, input_schema, output_schema, lease_timeout, registered_at)"
               " VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)",
     .types = "ttbbibbbbii",
@@ -167,8 +173,10 @@ static const struct db_sql SQL_AGENT_INSERT = {
 };
 static const struct db_sql SQL_AGENT_UPDATE = {
     .name = "agent_update",
-    .sqlite = "UPDATE agents SET webhook_url = $2, secret = $3, previous_secret = $4, previous_secret_until = $5,"
-              " policy_bundle = $6, description = $7, input_schema = $8, output_schema = $9, lease_timeout = $10,"
+    .sqlite = "UPDATE agents SET webhook_url = $2, secret = $3, previous_secret = $4, "
+              "previous_secret_until = $5,"
+              " policy_bundle = $6, description = $7, input_schema = $8, output_schema = $9, "
+              "lease_timeout = $10,"
               " registered_at = $11 WHERE id = $1",
     .types = "ttbbibbbbii",
     .exact = true,
@@ -240,8 +248,8 @@ static void on_agent_view(void *ctx, struct db *db, size_t row)
     list_add(views->rows, view);
 }
 
-bool store_read_agent(struct store_reader *r, struct str id, struct arena *a, struct agent_view *out, bool *found,
-                      struct err *e)
+bool store_read_agent(struct store_reader *r, struct str id, struct arena *a,
+                      struct agent_view *out, bool *found, struct err *e)
 {
     struct agent_views views = {.arena = a};
     bool ok;
@@ -257,7 +265,8 @@ bool store_read_agent(struct store_reader *r, struct str id, struct arena *a, st
     return ok;
 }
 
-bool store_list_agents(struct store_reader *r, struct arena *a, struct agent_view **out, size_t *n, struct err *e)
+bool store_list_agents(struct store_reader *r, struct arena *a, struct agent_view **out, size_t *n,
+                       struct err *e)
 {
     struct agent_views views = {.arena = a};
     bool ok;

@@ -2,7 +2,8 @@
  * Applying a group and ending its transaction. */
 #include "store/internal.h"
 
-/* Parents before children; retired dispatches before the ones that take their place (dispatch_apply). */
+/* Parents before children; retired dispatches before the ones that take their place
+ * (dispatch_apply). */
 static void apply_rows(struct store_writer *w, struct working_set *ws)
 {
     struct apply ap = {.db = w->db, .ws = ws, .changes = &ws->changes};

@@ -4,7 +4,8 @@
 
 void db_call(struct db *db, const struct db_sql *sql, db_row_fn *on_row, void *ctx)
 {
-    ASSERT(db->sql == NULL); /* calls do not nest: what a row asks for next is gathered and called later */
+    ASSERT(db->sql ==
+           NULL); /* calls do not nest: what a row asks for next is gathered and called later */
     db->sql = sql;
     db->on_row = on_row;
     db->ctx = ctx;

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The Postgres driver: libpq's pipeline mode. Each call becomes one message with arrays; db_flush sends a sync and reads
- * the answers in the order of the calls.
+ * The Postgres driver: libpq's pipeline mode. Each call becomes one message with arrays; db_flush
+ * sends a sync and reads the answers in the order of the calls.
  *
- * COMMIT travels in the same pipeline as the rows it commits, so a guard must fail inside the database: an UPDATE that has
- * to change exactly as many rows as it was given divides by zero when it did not, which aborts what is behind it.
+ * COMMIT travels in the same pipeline as the rows it commits, so a guard must fail inside the
+ * database: an UPDATE that has to change exactly as many rows as it was given divides by zero when
+ * it did not, which aborts what is behind it.
  *
- * The transaction's id comes with each load, before COMMIT is sent. When the connection breaks then, a new one asks what
- * became of it. */
+ * The transaction's id comes with each load, before COMMIT is sent. When the connection breaks
+ * then, a new one asks what became of it. */
 #include "store/db_postgres.h"
 
 #include <stdio.h>
@@ -30,8 +31,10 @@ enum {
 static const int64_t FATE_WAIT_US = 5 * US_PER_S;
 
 static const struct db_sql BEGIN_WRITE = {.name = "begin_write", .postgres = "BEGIN", .types = ""};
-static const struct db_sql BEGIN_READ = {
-    .name = "begin_read", .postgres = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY", .types = ""};
+static const struct db_sql BEGIN_READ = {.name = "begin_read",
+                                         .postgres =
+                                             "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY",
+                                         .types = ""};
 static const struct db_sql COMMIT = {.name = "commit", .postgres = "COMMIT", .types = ""};
 static const struct db_sql ROLLBACK = {.name = "rollback", .postgres = "ROLLBACK", .types = ""};
 static const struct db_sql NOW = {
@@ -46,7 +49,9 @@ static const struct db_sql NOW_WRITE = {
     .types = "",
 };
 static const struct db_sql NEXT_KEYS[DB_KEYS_KINDS] = {
-    [DB_KEYS_EXECUTION] = {.name = "next_executions", .postgres = "SELECT nextval('execution_keys')", .types = ""},
+    [DB_KEYS_EXECUTION] = {.name = "next_executions",
+                           .postgres = "SELECT nextval('execution_keys')",
+                           .types = ""},
     [DB_KEYS_BLOB] = {.name = "next_blobs", .postgres = "SELECT nextval('blob_keys')", .types = ""},
 };
 
@@ -67,11 +72,11 @@ struct pending {
 
 struct db_postgres {
     struct db base;
-    char *url;      /* owned */
-    PGconn *c;      /* NULL when it could not be opened */
-    bool write;     /* the open transaction is to write */
-    bool skip;      /* the open call is none on Postgres */
-    int64_t xid;    /* of the open transaction; 0: not known */
+    char *url;   /* owned */
+    PGconn *c;   /* NULL when it could not be opened */
+    bool write;  /* the open transaction is to write */
+    bool skip;   /* the open call is none on Postgres */
+    int64_t xid; /* of the open transaction; 0: not known */
     struct postgres_params params;
     LIST(struct pending) pending;
     struct statement statements[STATEMENTS_MAX];
@@ -134,7 +139,8 @@ static struct statement *statement_of(struct db_postgres *self, const struct db_
 {
     size_t at = ((uintptr_t)sql >> 3) % STATEMENTS_MAX;
 
-    for (size_t tried = 0; self->statements[at].sql != NULL && self->statements[at].sql != sql; tried++) {
+    for (size_t tried = 0; self->statements[at].sql != NULL && self->statements[at].sql != sql;
+         tried++) {
         ASSERT(tried < STATEMENTS_MAX); /* there are fewer statements than slots */
         at = (at + 1) % STATEMENTS_MAX;
     }
@@ -186,7 +192,8 @@ static bool prepare(struct db_postgres *self, struct statement *st)
 }
 
 /* Sends what self->params holds. */
-static void send_call(struct db_postgres *self, const struct db_sql *sql, db_row_fn *on_row, void *ctx)
+static void send_call(struct db_postgres *self, const struct db_sql *sql, db_row_fn *on_row,
+                      void *ctx)
 {
     struct postgres_params *ps = &self->params;
     struct pending p = {.sql = sql, .on_row = on_row, .ctx = ctx, .ordinal = is_batch(sql)};
@@ -198,14 +205,16 @@ static void send_call(struct db_postgres *self, const struct db_sql *sql, db_row
     }
     if (!prepare(self, statement_of(self, sql)))
         return;
-    if (PQsendQueryPrepared(self->c, sql->name, ps->n, ps->values, ps->lengths, ps->formats, 1) != 1) {
+    if (PQsendQueryPrepared(self->c, sql->name, ps->n, ps->values, ps->lengths, ps->formats, 1) !=
+        1) {
         fail(self, NULL, sql->name);
         return;
     }
     list_add(self->pending, p);
 }
 
-static void send_plain(struct db_postgres *self, const struct db_sql *sql, db_row_fn *on_row, void *ctx)
+static void send_plain(struct db_postgres *self, const struct db_sql *sql, db_row_fn *on_row,
+                       void *ctx)
 {
     if (self->base.failed)
         return;
@@ -252,7 +261,8 @@ static void give_rows(struct db_postgres *self, const struct pending *p, const P
         size_t ordinal = 1;
 
         if (p->ordinal)
-            ordinal = (size_t)postgres_int(PQgetvalue(result, self->row, 0), PQgetlength(result, self->row, 0));
+            ordinal = (size_t)postgres_int(PQgetvalue(result, self->row, 0),
+                                           PQgetlength(result, self->row, 0));
         p->on_row(p->ctx, &self->base, ordinal - 1);
     }
     self->result = NULL;
@@ -266,7 +276,8 @@ static void take_result(struct db_postgres *self, const struct pending *p, const
         p->preparing->state = PREPARED_YES;
     else if (status == PGRES_TUPLES_OK)
         give_rows(self, p, result);
-    else if (status != PGRES_COMMAND_OK && status != PGRES_PIPELINE_ABORTED) /* aborted: by what was noted before */
+    else if (status != PGRES_COMMAND_OK &&
+             status != PGRES_PIPELINE_ABORTED) /* aborted: by what was noted before */
         fail(self, result, p->sql->name);
 }
 

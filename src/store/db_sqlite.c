@@ -26,10 +26,10 @@ struct db_sqlite {
     struct db base;
     struct sqlite_home *home; /* borrowed */
     bool writer;
-    sqlite3 *h;         /* NULL after a reopen that failed */
-    sqlite3_stmt *stmt; /* of the open call */
-    unsigned n_params;  /* that it names */
-    int frames;         /* in the log after the last commit; -1: no news */
+    sqlite3 *h;                      /* NULL after a reopen that failed */
+    sqlite3_stmt *stmt;              /* of the open call */
+    unsigned n_params;               /* that it names */
+    int frames;                      /* in the log after the last commit; -1: no news */
     int64_t last_key[DB_KEYS_KINDS]; /* 0: not read yet */
     struct cache_slot cache[CACHE_SLOTS];
 };
@@ -210,7 +210,8 @@ static void sqlite_rollback(struct db *db)
     struct db_sqlite *self = self_of(db);
 
     memset(self->last_key, 0, sizeof(self->last_key));
-    if (self->h == NULL || sqlite3_get_autocommit(self->h)) /* some errors have rolled back already */
+    if (self->h == NULL ||
+        sqlite3_get_autocommit(self->h)) /* some errors have rolled back already */
         return;
     db->failed = false;
     (void)run_plain(self, &ROLLBACK);
@@ -228,7 +229,8 @@ static bool sqlite_commit(struct db *db, bool *unknown, struct err *e)
         return true;
     }
     *e = db->err;
-    /* The pages are in the log, whether on the disk nobody knows: a start after a crash may find them. */
+    /* The pages are in the log, whether on the disk nobody knows: a start after a crash may find
+     * them. */
     *unknown = self->h != NULL && sqlite3_extended_errcode(self->h) == SQLITE_IOERR_FSYNC;
     sqlite_rollback(db);
     return false;

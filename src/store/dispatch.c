@@ -1,25 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Rows of dispatches: load, apply, and which are due. Retired rows stay, so that an id that owns nothing any more can be
- * told from one that never was. */
+ * Rows of dispatches: load, apply, and which are due. Retired rows stay, so that an id that owns
+ * nothing any more can be told from one that never was. */
 #include "store/internal.h"
 
 /* ---- load ---- */
 
-#define LIVE_COLUMNS                                                                                                   \
-    "d.key, d.id, d.status, d.attempt, d.charged, d.charged_since, d.due_at, d.lease, d.grace_until, d.queued_at"
+#define LIVE_COLUMNS                                                                               \
+    "d.key, d.id, d.status, d.attempt, d.charged, d.charged_since, d.due_at, d.lease, "            \
+    "d.grace_until, d.queued_at"
 
 static const struct db_sql SQL_DISPATCH_LIVE = {
     .name = "dispatch_live",
     .sqlite = "SELECT " LIVE_COLUMNS " FROM executions e JOIN dispatches d"
               " ON d.execution_key = e.key AND d.status <> 'retired' WHERE e.id = $1",
-    .postgres = "SELECT u.ord, " LIVE_COLUMNS " FROM unnest($1::bytea[]) WITH ORDINALITY u (id, ord)"
-                " JOIN executions e ON e.id = u.id"
-                " JOIN dispatches d ON d.execution_key = e.key AND d.status <> 'retired'",
+    .postgres =
+        "SELECT u.ord, " LIVE_COLUMNS " FROM unnest($1::bytea[]) WITH ORDINALITY u (id, ord)"
+        " JOIN executions e ON e.id = u.id"
+        " JOIN dispatches d ON d.execution_key = e.key AND d.status <> 'retired'",
     .types = "B",
 };
 static const struct db_sql SQL_DISPATCH_KNOWN = {
     .name = "dispatch_known",
-    .sqlite = "SELECT e.id FROM dispatches d JOIN executions e ON e.key = d.execution_key WHERE d.id = $1",
+    .sqlite = "SELECT e.id FROM dispatches d JOIN executions e ON e.key = d.execution_key WHERE "
+              "d.id = $1",
     .postgres = "SELECT u.ord, e.id FROM unnest($1::bytea[]) WITH ORDINALITY u (id, ord)"
                 " JOIN dispatches d ON d.id = u.id JOIN executions e ON e.key = d.execution_key",
     .types = "B",
@@ -95,25 +98,34 @@ void dispatch_put(struct load *ld)
 
 static const struct db_sql SQL_DISPATCH_INSERT = {
     .name = "dispatch_insert",
-    .sqlite = "INSERT INTO dispatches (id, execution_key, agent_id, status, attempt, charged, charged_since, due_at,"
-              " lease, grace_until, queued_at) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)",
-    .postgres = "INSERT INTO dispatches (id, execution_key, agent_id, status, attempt, charged, charged_since, due_at,"
-                " lease, grace_until, queued_at) SELECT * FROM unnest($1::bytea[], $2::bigint[], $3::text[],"
-                " $4::text[], $5::bigint[], $6::bigint[], $7::bigint[], $8::bigint[], $9::bigint[], $10::bigint[],"
+    .sqlite =
+        "INSERT INTO dispatches (id, execution_key, agent_id, status, attempt, charged, "
+        "charged_since, due_at,"
+        " lease, grace_until, queued_at) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)",
+    .postgres = "INSERT INTO dispatches (id, execution_key, agent_id, status, attempt, charged, "
+                "charged_since, due_at,"
+                " lease, grace_until, queued_at) SELECT * FROM unnest($1::bytea[], $2::bigint[], "
+                "$3::text[],"
+                " $4::text[], $5::bigint[], $6::bigint[], $7::bigint[], $8::bigint[], "
+                "$9::bigint[], $10::bigint[],"
                 " $11::bigint[])",
     .types = "BITTIIIIIII",
     .exact = true,
 };
 static const struct db_sql SQL_DISPATCH_UPDATE = {
     .name = "dispatch_update",
-    .sqlite = "UPDATE dispatches SET status = $2, attempt = $3, charged = $4, charged_since = $5, due_at = $6,"
+    .sqlite = "UPDATE dispatches SET status = $2, attempt = $3, charged = $4, charged_since = $5, "
+              "due_at = $6,"
               " lease = $7, grace_until = $8 WHERE key = $1 AND status <> 'retired'",
-    .postgres = "UPDATE dispatches d SET status = u.status, attempt = u.attempt, charged = u.charged,"
-                " charged_since = u.charged_since, due_at = u.due_at, lease = u.lease, grace_until = u.grace_until"
-                " FROM unnest($1::bigint[], $2::text[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[],"
-                " $7::bigint[], $8::bigint[])"
-                " u (key, status, attempt, charged, charged_since, due_at, lease, grace_until)"
-                " WHERE d.key = u.key AND d.status <> 'retired'",
+    .postgres =
+        "UPDATE dispatches d SET status = u.status, attempt = u.attempt, charged = u.charged,"
+        " charged_since = u.charged_since, due_at = u.due_at, lease = u.lease, grace_until = "
+        "u.grace_until"
+        " FROM unnest($1::bigint[], $2::text[], $3::bigint[], $4::bigint[], $5::bigint[], "
+        "$6::bigint[],"
+        " $7::bigint[], $8::bigint[])"
+        " u (key, status, attempt, charged, charged_since, due_at, lease, grace_until)"
+        " WHERE d.key = u.key AND d.status <> 'retired'",
     .types = "ITIIIIII",
     .exact = true,
 };
@@ -150,7 +162,8 @@ static void insert_row(struct db *db, struct execution *exec)
     d->key = db_row_key(db);
 }
 
-/* A dispatch that was born and retired in one group has no row (key 0): its id was told to nobody but the log. */
+/* A dispatch that was born and retired in one group has no row (key 0): its id was told to nobody
+ * but the log. */
 static void apply_retired(struct apply *ap)
 {
     db_call(ap->db, &SQL_DISPATCH_UPDATE, NULL, NULL);
@@ -173,7 +186,8 @@ static void apply_live(struct apply *ap, unsigned row)
             insert_row(ap->db, exec);
         else
             update_row(ap->db, exec->dispatch);
-        exec->dispatch->row = ROW_CLEAN; /* an execution is named twice when its dispatch was replaced */
+        exec->dispatch->row =
+            ROW_CLEAN; /* an execution is named twice when its dispatch was replaced */
     }
     db_end(ap->db);
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Which dispatches are due. The index is ordered by agent, then by time, so the agents that have something queued are
- * found by leaping from one to the next, and each gives the head of its own queue: the cost never grows with the backlog
- * of one. No snapshot is needed over the statements, since the rule that claims looks again under the lock. */
+ * Which dispatches are due. The index is ordered by agent, then by time, so the agents that have
+ * something queued are found by leaping from one to the next, and each gives the head of its own
+ * queue: the cost never grows with the backlog of one. No snapshot is needed over the statements,
+ * since the rule that claims looks again under the lock. */
 #include <stdlib.h>
 
 #include "store/internal.h"
@@ -11,27 +12,35 @@ static const struct db_sql SQL_DUE_AGENTS = {
     .sqlite = "WITH RECURSIVE queue (agent_id) AS ("
               " SELECT min(agent_id) FROM dispatches WHERE status = 'queued'"
               " UNION ALL SELECT (SELECT min(d.agent_id) FROM dispatches d"
-              " WHERE d.status = 'queued' AND d.agent_id > queue.agent_id) FROM queue WHERE queue.agent_id IS NOT NULL)"
+              " WHERE d.status = 'queued' AND d.agent_id > queue.agent_id) FROM queue WHERE "
+              "queue.agent_id IS NOT NULL)"
               " SELECT agent_id, (SELECT min(d.due_at) FROM dispatches d"
-              " WHERE d.status = 'queued' AND d.agent_id = queue.agent_id) FROM queue WHERE agent_id IS NOT NULL",
+              " WHERE d.status = 'queued' AND d.agent_id = queue.agent_id) FROM queue WHERE "
+              "agent_id IS NOT NULL",
     .types = "",
 };
 static const struct db_sql SQL_DUE_ROWS = {
     .name = "due_rows",
-    .sqlite = "SELECT e.id, d.id, d.due_at FROM dispatches d JOIN executions e ON e.key = d.execution_key"
-              " WHERE d.status = 'queued' AND d.agent_id = $1 AND d.due_at <= $3 ORDER BY d.due_at LIMIT $2",
-    .postgres = "SELECT u.ord, e.id, d.id, d.due_at FROM unnest($1::text[], $2::bigint[]) WITH ORDINALITY"
-                " u (agent_id, room, ord) CROSS JOIN LATERAL (SELECT o.execution_key, o.id, o.due_at"
-                " FROM dispatches o WHERE o.status = 'queued' AND o.agent_id = u.agent_id AND o.due_at <= $3"
-                " ORDER BY o.due_at LIMIT u.room) d JOIN executions e ON e.key = d.execution_key",
+    .sqlite =
+        "SELECT e.id, d.id, d.due_at FROM dispatches d JOIN executions e ON e.key = d.execution_key"
+        " WHERE d.status = 'queued' AND d.agent_id = $1 AND d.due_at <= $3 ORDER BY d.due_at LIMIT "
+        "$2",
+    .postgres =
+        "SELECT u.ord, e.id, d.id, d.due_at FROM unnest($1::text[], $2::bigint[]) WITH ORDINALITY"
+        " u (agent_id, room, ord) CROSS JOIN LATERAL (SELECT o.execution_key, o.id, o.due_at"
+        " FROM dispatches o WHERE o.status = 'queued' AND o.agent_id = u.agent_id AND o.due_at <= "
+        "$3"
+        " ORDER BY o.due_at LIMIT u.room) d JOIN executions e ON e.key = d.execution_key",
     .types = "TIi",
 };
 static const struct db_sql SQL_DUE_NEXT = {
     .name = "due_next",
-    .sqlite = "SELECT min(d.due_at) FROM dispatches d WHERE d.status = 'queued' AND d.agent_id = $1 AND d.due_at > $2",
-    .postgres = "SELECT u.ord, (SELECT min(d.due_at) FROM dispatches d WHERE d.status = 'queued'"
-                " AND d.agent_id = u.agent_id AND d.due_at > $2) FROM unnest($1::text[]) WITH ORDINALITY"
-                " u (agent_id, ord)",
+    .sqlite = "SELECT min(d.due_at) FROM dispatches d WHERE d.status = 'queued' AND d.agent_id = "
+              "$1 AND d.due_at > $2",
+    .postgres =
+        "SELECT u.ord, (SELECT min(d.due_at) FROM dispatches d WHERE d.status = 'queued'"
+        " AND d.agent_id = u.agent_id AND d.due_at > $2) FROM unnest($1::text[]) WITH ORDINALITY"
+        " u (agent_id, ord)",
     .types = "Ti",
 };
 
@@ -108,11 +117,12 @@ static int by_due(const void *a, const void *b)
 
     if (x->due_at != y->due_at)
         return x->due_at < y->due_at ? -1 : 1;
-    return memcmp(x->dispatch.dispatch_id.b, y->dispatch.dispatch_id.b, sizeof(x->dispatch.dispatch_id.b));
+    return memcmp(x->dispatch.dispatch_id.b, y->dispatch.dispatch_id.b,
+                  sizeof(x->dispatch.dispatch_id.b));
 }
 
-/* The oldest `limit` rows are of the `limit` agents with the oldest heads: each of those gives one that is no younger than
- * any row of the agents behind them. */
+/* The oldest `limit` rows are of the `limit` agents with the oldest heads: each of those gives one
+ * that is no younger than any row of the agents behind them. */
 static void call_for_rows(struct due_search *s, size_t limit, int64_t now_us)
 {
     size_t n = 0;
@@ -155,9 +165,11 @@ static void give_out(struct due_search *s, size_t limit, struct due_dispatch **o
         (*out)[i] = s->rows.at[i].dispatch;
 }
 
-bool store_due_dispatches(struct store_reader *r, const struct agent_cap *caps, size_t n_caps, int64_t default_room,
-                          size_t limit, struct arena *a, struct due_dispatch **out, size_t *n, int64_t *now_us,
-                          int64_t *next_due, struct err *e)
+/* NOLINTNEXTLINE(readability-function-size): bounds in, a page out */
+bool store_due_dispatches(struct store_reader *r, const struct agent_cap *caps, size_t n_caps,
+                          int64_t default_room, size_t limit, struct arena *a,
+                          struct due_dispatch **out, size_t *n, int64_t *now_us, int64_t *next_due,
+                          struct err *e)
 {
     struct due_search s = {.db = r->db, .arena = a, .default_room = default_room};
     struct now now = {0};

@@ -5,9 +5,11 @@
 static const struct db_sql SQL_EVENT_LAST = {
     .name = "event_last",
     .sqlite = "SELECT v.first_seq + v.count - 1 FROM events v"
-              " WHERE v.execution_key = (SELECT key FROM executions WHERE id = $1) ORDER BY v.first_seq DESC LIMIT 1",
+              " WHERE v.execution_key = (SELECT key FROM executions WHERE id = $1) ORDER BY "
+              "v.first_seq DESC LIMIT 1",
     .postgres = "SELECT u.ord, l.last FROM unnest($1::bytea[]) WITH ORDINALITY u (id, ord)"
-                " JOIN executions e ON e.id = u.id CROSS JOIN LATERAL (SELECT v.first_seq + v.count - 1 AS last"
+                " JOIN executions e ON e.id = u.id CROSS JOIN LATERAL (SELECT v.first_seq + "
+                "v.count - 1 AS last"
                 " FROM events v WHERE v.execution_key = e.key ORDER BY v.first_seq DESC LIMIT 1) l",
     .types = "B",
 };
@@ -33,9 +35,11 @@ void event_load_last(struct load *ld)
 
 static const struct db_sql SQL_EVENT_INSERT = {
     .name = "event_insert",
-    .sqlite = "INSERT INTO events (execution_key, first_seq, count, occurred_at, body) VALUES ($1, $2, $3, $4, $5)",
+    .sqlite = "INSERT INTO events (execution_key, first_seq, count, occurred_at, body) VALUES ($1, "
+              "$2, $3, $4, $5)",
     .postgres = "INSERT INTO events (execution_key, first_seq, count, occurred_at, body)"
-                " SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bytea[])",
+                " SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], "
+                "$5::bytea[])",
     .types = "IIIIB",
     .exact = true,
 };
@@ -65,15 +69,18 @@ void event_apply(struct apply *ap)
 /* From the transition that holds after_seq + 1. */
 static const struct db_sql SQL_EVENT_READ = {
     .name = "event_read",
-    .sqlite = "SELECT v.first_seq, v.count, v.occurred_at, v.body FROM events v WHERE v.execution_key = $1"
-              " AND v.first_seq >= coalesce((SELECT max(o.first_seq) FROM events o"
-              " WHERE o.execution_key = $1 AND o.first_seq <= $2), 0) ORDER BY v.first_seq LIMIT $3",
+    .sqlite =
+        "SELECT v.first_seq, v.count, v.occurred_at, v.body FROM events v WHERE v.execution_key = "
+        "$1"
+        " AND v.first_seq >= coalesce((SELECT max(o.first_seq) FROM events o"
+        " WHERE o.execution_key = $1 AND o.first_seq <= $2), 0) ORDER BY v.first_seq LIMIT $3",
     .types = "iii",
 };
 static const struct db_sql SQL_EVENT_HEAD = {
     .name = "event_head",
     .sqlite = "SELECT e.key, e.status, e.last_seq, (SELECT v.first_seq + v.count - 1 FROM events v"
-              " WHERE v.execution_key = e.key ORDER BY v.first_seq DESC LIMIT 1) FROM executions e WHERE e.id = $1",
+              " WHERE v.execution_key = e.key ORDER BY v.first_seq DESC LIMIT 1) FROM executions e "
+              "WHERE e.id = $1",
     .types = "b",
 };
 
@@ -94,7 +101,8 @@ static void on_head(void *ctx, struct db *db, size_t row)
     head->last_seq = db_get_int(db, 2);
     if (head->last_seq < by_log)
         head->last_seq = by_log;
-    head->terminal = execution_status_parse(db_get_str(db, 1), &status) && execution_status_is_terminal(status);
+    head->terminal =
+        execution_status_parse(db_get_str(db, 1), &status) && execution_status_is_terminal(status);
 }
 
 struct event_page {
@@ -119,9 +127,10 @@ static void on_event(void *ctx, struct db *db, size_t row)
     list_add(page->rows, event);
 }
 
-bool store_read_events(struct store_reader *r, const struct uuid *execution_id, int64_t after_seq, size_t limit,
-                       size_t max_bytes, struct arena *a, struct event_row **out, size_t *n, int64_t *last_seq,
-                       bool *terminal, bool *found, struct err *e)
+/* NOLINTNEXTLINE(readability-function-size): bounds in, a page out */
+bool store_read_events(struct store_reader *r, const struct uuid *execution_id, int64_t after_seq,
+                       size_t limit, size_t max_bytes, struct arena *a, struct event_row **out,
+                       size_t *n, int64_t *last_seq, bool *terminal, bool *found, struct err *e)
 {
     struct event_head head = {0};
     struct event_page page = {.arena = a, .after_seq = after_seq, .max_bytes = max_bytes};

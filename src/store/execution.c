@@ -26,15 +26,17 @@ static bool owner_state_parse(struct str s, enum owner_state *out)
 
 /* ---- load ---- */
 
-#define LOAD_COLUMNS                                                                                                   \
-    "e.key, e.agent_id, e.status, e.last_seq, e.created_at, e.ended_at, e.deadline_at, e.claim, e.owner,"              \
+#define LOAD_COLUMNS                                                                               \
+    "e.key, e.agent_id, e.status, e.last_seq, e.created_at, e.ended_at, e.deadline_at, e.claim, "  \
+    "e.owner,"                                                                                     \
     " e.owner_dispatch, e.owner_attempt, e.indeterminate, "
 
 static const struct db_sql SQL_EXECUTION_LOAD = {
     .name = "execution_load",
     .sqlite = "SELECT " LOAD_COLUMNS "NULL FROM executions e WHERE e.id = $1",
     /* The order of the ids is the order of the locks. */
-    .postgres = "SELECT u.ord, " LOAD_COLUMNS "e.lease_until FROM unnest($1::bytea[]) WITH ORDINALITY u (id, ord)"
+    .postgres = "SELECT u.ord, " LOAD_COLUMNS
+                "e.lease_until FROM unnest($1::bytea[]) WITH ORDINALITY u (id, ord)"
                 " JOIN executions e ON e.id = u.id ORDER BY e.id FOR NO KEY UPDATE OF e",
     .types = "B",
 };
@@ -101,8 +103,10 @@ void execution_put(struct load *ld)
 static const struct db_sql SQL_REQUEST_KEY = {
     .name = "request_key",
     .sqlite = "SELECT id FROM executions WHERE agent_id = $1 AND idempotency_key = $2",
-    .postgres = "SELECT u.ord, e.id FROM unnest($1::text[], $2::text[]) WITH ORDINALITY u (agent_id, key, ord)"
-                " JOIN executions e ON e.agent_id = u.agent_id AND e.idempotency_key = u.key",
+    .postgres = "SELECT u.ord, l.id FROM unnest($1::text[], $2::text[]) WITH ORDINALITY u "
+                "(agent_id, key, ord)"
+                " CROSS JOIN LATERAL (SELECT e.id FROM executions e"
+                " WHERE e.agent_id = u.agent_id AND e.idempotency_key = u.key OFFSET 0) l",
     .types = "TT",
 };
 
@@ -137,7 +141,8 @@ void request_key_put(struct load *ld)
         const struct request_key_ref *ref = &need->request_keys.at[i];
         const struct uuid *id = &ld->request_key_ids[i];
 
-        ws_put_request_key(ld->ws, ref->agent_id, ref->idempotency_key, uuid_is_nil(id) ? NULL : id);
+        ws_put_request_key(ld->ws, ref->agent_id, ref->idempotency_key,
+                           uuid_is_nil(id) ? NULL : id);
     }
 }
 
@@ -145,23 +150,32 @@ void request_key_put(struct load *ld)
 
 static const struct db_sql SQL_EXECUTION_INSERT = {
     .name = "execution_insert",
-    .sqlite = "INSERT INTO executions (key, id, agent_id, status, last_seq, created_at, ended_at, deadline_at, claim,"
-              " owner, owner_dispatch, owner_attempt, indeterminate, idempotency_key, created_by, on_behalf_of,"
+    .sqlite = "INSERT INTO executions (key, id, agent_id, status, last_seq, created_at, ended_at, "
+              "deadline_at, claim,"
+              " owner, owner_dispatch, owner_attempt, indeterminate, idempotency_key, created_by, "
+              "on_behalf_of,"
               " failure_reason, input, output, state)"
-              " VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20)",
-    .postgres = "INSERT INTO executions (key, id, agent_id, status, last_seq, created_at, ended_at, deadline_at, claim,"
-                " owner, owner_dispatch, owner_attempt, indeterminate, idempotency_key, created_by, on_behalf_of,"
+              " VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, "
+              "$17, $18, $19, $20)",
+    .postgres = "INSERT INTO executions (key, id, agent_id, status, last_seq, created_at, "
+                "ended_at, deadline_at, claim,"
+                " owner, owner_dispatch, owner_attempt, indeterminate, idempotency_key, "
+                "created_by, on_behalf_of,"
                 " failure_reason, input, output, state, lease_until)"
-                " SELECT * FROM unnest($1::bigint[], $2::bytea[], $3::text[], $4::text[], $5::bigint[], $6::bigint[],"
-                " $7::bigint[], $8::bigint[], $9::bigint[], $10::text[], $11::bytea[], $12::bigint[], $13::bytea[],"
-                " $14::text[], $15::bytea[], $16::bytea[], $17::bytea[], $18::bytea[], $19::bytea[], $20::bytea[],"
+                " SELECT * FROM unnest($1::bigint[], $2::bytea[], $3::text[], $4::text[], "
+                "$5::bigint[], $6::bigint[],"
+                " $7::bigint[], $8::bigint[], $9::bigint[], $10::text[], $11::bytea[], "
+                "$12::bigint[], $13::bytea[],"
+                " $14::text[], $15::bytea[], $16::bytea[], $17::bytea[], $18::bytea[], "
+                "$19::bytea[], $20::bytea[],"
                 " $21::bigint[])",
     .types = "IBTTIIIIITBIBTBBBBBBI",
     .exact = true,
 };
 
-/* SQLite writes the entries of every index whose columns an UPDATE names, changed or not: the status goes alone, and only
- * where it differs. Postgres compares, and one row version is better than two. */
+/* SQLite writes the entries of every index whose columns an UPDATE names, changed or not: the
+ * status goes alone, and only where it differs. Postgres compares, and one row version is better
+ * than two. */
 static const struct db_sql SQL_EXECUTION_MOVE = {
     .name = "execution_move",
     .sqlite = "UPDATE executions SET status = $2"
@@ -171,20 +185,27 @@ static const struct db_sql SQL_EXECUTION_MOVE = {
 };
 static const struct db_sql SQL_EXECUTION_UPDATE = {
     .name = "execution_update",
-    .sqlite = "UPDATE executions SET last_seq = $3, ended_at = $4, claim = $5, owner = $6, owner_dispatch = $7,"
-              " owner_attempt = $8, indeterminate = $9, failure_reason = coalesce($10, failure_reason),"
-              " output = coalesce($11, output), state = coalesce($12, state) WHERE key = $1 AND status = $2",
-    .postgres = "UPDATE executions e SET status = u.status, last_seq = u.last_seq, ended_at = u.ended_at,"
-                " claim = u.claim, owner = u.owner, owner_dispatch = u.owner_dispatch,"
-                " owner_attempt = u.owner_attempt, indeterminate = u.indeterminate,"
-                " failure_reason = coalesce(u.failure_reason, e.failure_reason),"
-                " output = coalesce(u.output, e.output), state = coalesce(u.state, e.state),"
-                " lease_until = u.lease_until"
-                " FROM unnest($1::bigint[], $2::text[], $3::bigint[], $4::bigint[], $5::bigint[], $6::text[],"
-                " $7::bytea[], $8::bigint[], $9::bytea[], $10::bytea[], $11::bytea[], $12::bytea[], $13::bigint[])"
-                " u (key, status, last_seq, ended_at, claim, owner, owner_dispatch, owner_attempt, indeterminate,"
-                " failure_reason, output, state, lease_until)"
-                " WHERE e.key = u.key AND (e.status = u.status OR e.status IN " LIVE_EXECUTION_STATUSES ")",
+    .sqlite =
+        "UPDATE executions SET last_seq = $3, ended_at = $4, claim = $5, owner = $6, "
+        "owner_dispatch = $7,"
+        " owner_attempt = $8, indeterminate = $9, failure_reason = coalesce($10, failure_reason),"
+        " output = coalesce($11, output), state = coalesce($12, state) WHERE key = $1 AND status = "
+        "$2",
+    .postgres =
+        "UPDATE executions e SET status = u.status, last_seq = u.last_seq, ended_at = u.ended_at,"
+        " claim = u.claim, owner = u.owner, owner_dispatch = u.owner_dispatch,"
+        " owner_attempt = u.owner_attempt, indeterminate = u.indeterminate,"
+        " failure_reason = coalesce(u.failure_reason, e.failure_reason),"
+        " output = coalesce(u.output, e.output), state = coalesce(u.state, e.state),"
+        " lease_until = u.lease_until"
+        " FROM unnest($1::bigint[], $2::text[], $3::bigint[], $4::bigint[], $5::bigint[], "
+        "$6::text[],"
+        " $7::bytea[], $8::bigint[], $9::bytea[], $10::bytea[], $11::bytea[], $12::bytea[], "
+        "$13::bigint[])"
+        " u (key, status, last_seq, ended_at, claim, owner, owner_dispatch, owner_attempt, "
+        "indeterminate,"
+        " failure_reason, output, state, lease_until)"
+        " WHERE e.key = u.key AND (e.status = u.status OR e.status IN " LIVE_EXECUTION_STATUSES ")",
     .types = "ITIIITBIBBBBI",
     .exact = true,
 };

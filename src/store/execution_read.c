@@ -2,14 +2,21 @@
  * Executions as the API shows them, and those that background work looks for. */
 #include "store/internal.h"
 
-#define EXECUTION_COLUMNS                                                                                              \
-    "e.id, e.agent_id, e.status, e.input, e.output, e.failure_reason, e.idempotency_key, e.created_by,"                \
-    " e.on_behalf_of, e.created_at, e.deadline_at, e.last_seq, v.first_seq + v.count - 1, v.occurred_at,"              \
+#define EXECUTION_COLUMNS                                                                          \
+    "e.id, e.agent_id, e.status, e.input, e.output, e.failure_reason, e.idempotency_key, "         \
+    "e.created_by,"                                                                                \
+    " e.on_behalf_of, e.created_at, e.deadline_at, e.last_seq, v.first_seq + v.count - 1, "        \
+    "v.occurred_at,"                                                                               \
     " d.status, d.id, d.due_at, "
 /* The last event and the live dispatch of each. */
-#define EXECUTION_JOINS                                                                                                \
-    " LEFT JOIN events v ON v.execution_key = e.key AND v.first_seq ="                                                 \
-    " (SELECT max(o.first_seq) FROM events o WHERE o.execution_key = e.key)"                                           \
+#define SQLITE_JOINS                                                                               \
+    " LEFT JOIN events v ON v.execution_key = e.key AND v.first_seq ="                             \
+    " (SELECT max(o.first_seq) FROM events o WHERE o.execution_key = e.key)"                       \
+    " LEFT JOIN dispatches d ON d.execution_key = e.key AND d.status <> 'retired' "
+#define POSTGRES_JOINS                                                                             \
+    " LEFT JOIN LATERAL (SELECT o.first_seq, o.count, o.occurred_at FROM events o WHERE "          \
+    "o.execution_key = e.key"                                                                      \
+    " ORDER BY o.first_seq DESC LIMIT 1) v ON true"                                                \
     " LEFT JOIN dispatches d ON d.execution_key = e.key AND d.status <> 'retired' "
 
 struct execution_views {
@@ -52,13 +59,14 @@ static void on_view(void *ctx, struct db *db, size_t row)
 
 static const struct db_sql SQL_EXECUTION_READ = {
     .name = "execution_read",
-    .sqlite = "SELECT " EXECUTION_COLUMNS "NULL FROM executions e" EXECUTION_JOINS "WHERE e.id = $1",
-    .postgres = "SELECT " EXECUTION_COLUMNS "e.lease_until FROM executions e" EXECUTION_JOINS "WHERE e.id = $1",
+    .sqlite = "SELECT " EXECUTION_COLUMNS "NULL FROM executions e" SQLITE_JOINS "WHERE e.id = $1",
+    .postgres = "SELECT " EXECUTION_COLUMNS "e.lease_until FROM executions e" POSTGRES_JOINS
+                "WHERE e.id = $1",
     .types = "b",
 };
 
-bool store_read_execution(struct store_reader *r, const struct uuid *id, struct arena *a, struct execution_view *out,
-                          bool *found, struct err *e)
+bool store_read_execution(struct store_reader *r, const struct uuid *id, struct arena *a,
+                          struct execution_view *out, bool *found, struct err *e)
 {
     struct execution_views views = {.arena = a, .payloads = {.db = r->db, .arena = a}};
     bool ok;
@@ -77,23 +85,32 @@ bool store_read_execution(struct store_reader *r, const struct uuid *id, struct 
 
 /* ---- lists: the ids of a page by the index that fits the filter, then the rows ---- */
 
-#define KEYSET " e.id >= $1 AND e.id <= $2 AND e.id < $3 "
-#define NEWEST "ORDER BY e.id DESC LIMIT $4"
+/* One bound on each side: of two the index would use either, and step over what the other excludes.
+ * On Postgres the comparison of rows leaves no other index to choose than the one that fits. */
+#define KEYSET " e.id >= $1 AND e.id < $2 "
+#define NEWEST "ORDER BY e.id DESC LIMIT $3"
 
 static const struct db_sql SQL_LIST_ALL = {
     .name = "list_all",
     .sqlite = "SELECT e.id FROM executions e WHERE" KEYSET NEWEST,
-    .types = "bbbi",
+    .types = "bbi",
 };
 static const struct db_sql SQL_LIST_STATUS = {
     .name = "list_status",
-    .sqlite = "SELECT e.id FROM executions e WHERE e.status = $5 AND" KEYSET NEWEST,
-    .types = "bbbit",
+    .sqlite = "SELECT e.id FROM executions e WHERE e.status = $4 AND" KEYSET NEWEST,
+    .postgres = "SELECT e.id FROM executions e WHERE (e.status, e.id) >= ($4, $1) AND (e.status, "
+                "e.id) < ($4, $2)"
+                " ORDER BY e.status DESC, e.id DESC LIMIT $3",
+    .types = "bbit",
 };
 static const struct db_sql SQL_LIST_AGENT_STATUS = {
     .name = "list_agent_status",
-    .sqlite = "SELECT e.id FROM executions e WHERE e.status = $5 AND e.agent_id = $6 AND" KEYSET NEWEST,
-    .types = "bbbitt",
+    .sqlite =
+        "SELECT e.id FROM executions e WHERE e.status = $4 AND e.agent_id = $5 AND" KEYSET NEWEST,
+    .postgres = "SELECT e.id FROM executions e WHERE (e.agent_id, e.status, e.id) >= ($5, $4, $1)"
+                " AND (e.agent_id, e.status, e.id) < ($5, $4, $2)"
+                " ORDER BY e.agent_id DESC, e.status DESC, e.id DESC LIMIT $3",
+    .types = "bbitt",
 };
 
 struct id_list {
@@ -115,16 +132,28 @@ static int newest_first(const void *a, const void *b)
     return memcmp(b, a, sizeof(struct uuid));
 }
 
-static void call_for_ids(struct db *db, const struct db_sql *sql, const struct execution_filter *f, struct str status,
-                         struct id_list *out)
+/* The first id that a page may not hold. */
+static struct uuid upper_bound(const struct execution_filter *f)
 {
-    static const struct uuid PAST_ALL = {{0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff,
-                                          0xff, 0xff, 0xff}}; /* no version 7 id is that large */
+    struct uuid bound = f->high;
+
+    for (size_t i = sizeof(bound.b); i-- > 0 && ++bound.b[i] == 0;)
+        continue; /* one more than `high`; ff…ff stays, no version 7 id is that large */
+    if (memcmp(&f->high, &bound, sizeof(bound)) > 0)
+        bound = f->high;
+    if (f->before != NULL && memcmp(f->before, &bound, sizeof(bound)) < 0)
+        bound = *f->before;
+    return bound;
+}
+
+static void call_for_ids(struct db *db, const struct db_sql *sql, const struct execution_filter *f,
+                         struct str status, struct id_list *out)
+{
+    struct uuid bound = upper_bound(f);
 
     db_call(db, sql, on_id, out);
     db_uuid(db, &f->low);
-    db_uuid(db, &f->high);
-    db_uuid(db, f->before == NULL ? &PAST_ALL : f->before);
+    db_uuid(db, &bound);
     db_int(db, (int64_t)f->limit);
     if (sql != &SQL_LIST_ALL)
         db_text(db, status);
@@ -133,14 +162,17 @@ static void call_for_ids(struct db *db, const struct db_sql *sql, const struct e
     db_one(db);
 }
 
-/* The index of an agent's executions is by status too: without one the page is merged from the six. */
+/* The index of an agent's executions is by status too: without one the page is merged from the six.
+ */
 static void call_for_agent(struct db *db, const struct execution_filter *f, struct id_list *out)
 {
     for (unsigned s = EXECUTION_PENDING; s <= EXECUTION_CANCELLED; s++)
-        call_for_ids(db, &SQL_LIST_AGENT_STATUS, f, execution_status_name((enum execution_status)s), out);
+        call_for_ids(db, &SQL_LIST_AGENT_STATUS, f, execution_status_name((enum execution_status)s),
+                     out);
 }
 
-static bool list_ids(struct db *db, const struct execution_filter *f, struct id_list *out, struct err *e)
+static bool list_ids(struct db *db, const struct execution_filter *f, struct id_list *out,
+                     struct err *e)
 {
     if (str_present(f->session))
         return true; /* no execution has one yet */
@@ -163,13 +195,15 @@ static bool list_ids(struct db *db, const struct execution_filter *f, struct id_
 
 static const struct db_sql SQL_EXECUTION_VIEWS = {
     .name = "execution_views",
-    .sqlite = "SELECT " EXECUTION_COLUMNS "NULL FROM executions e" EXECUTION_JOINS "WHERE e.id = $1",
-    .postgres = "SELECT u.ord, " EXECUTION_COLUMNS "e.lease_until FROM unnest($1::bytea[]) WITH ORDINALITY u (id, ord)"
-                " JOIN executions e ON e.id = u.id" EXECUTION_JOINS "ORDER BY u.ord",
+    .sqlite = "SELECT " EXECUTION_COLUMNS "NULL FROM executions e" SQLITE_JOINS "WHERE e.id = $1",
+    .postgres = "SELECT u.ord, " EXECUTION_COLUMNS
+                "e.lease_until FROM unnest($1::bytea[]) WITH ORDINALITY u (id, ord)"
+                " JOIN executions e ON e.id = u.id" POSTGRES_JOINS "ORDER BY u.ord",
     .types = "B",
 };
 
-static bool read_views(struct db *db, const struct id_list *list, struct execution_views *views, struct err *e)
+static bool read_views(struct db *db, const struct id_list *list, struct execution_views *views,
+                       struct err *e)
 {
     if (list->ids.n == 0)
         return true;
@@ -182,8 +216,8 @@ static bool read_views(struct db *db, const struct id_list *list, struct executi
     return payloads_read(&views->payloads, e);
 }
 
-bool store_list_executions(struct store_reader *r, const struct execution_filter *f, struct arena *a,
-                           struct execution_view **out, size_t *n, struct err *e)
+bool store_list_executions(struct store_reader *r, const struct execution_filter *f,
+                           struct arena *a, struct execution_view **out, size_t *n, struct err *e)
 {
     struct execution_views views = {.arena = a, .payloads = {.db = r->db, .arena = a}};
     struct id_list list = {0};
@@ -207,20 +241,33 @@ bool store_list_executions(struct store_reader *r, const struct execution_filter
 
 /* ---- background work ---- */
 
+/* SQLite has no statistics, and takes another index unless it is told. */
 static const struct db_sql SQL_PAST_DEADLINES = {
     .name = "past_deadlines",
-    .sqlite = "SELECT e.id FROM executions e WHERE e.deadline_at IS NOT NULL AND e.deadline_at <= $1"
-              " AND e.status IN " LIVE_EXECUTION_STATUSES " ORDER BY e.deadline_at LIMIT $2",
+    .sqlite = "SELECT e.id FROM executions e INDEXED BY executions_deadline WHERE e.deadline_at IS "
+              "NOT NULL"
+              " AND e.deadline_at <= $1 AND e.status IN " LIVE_EXECUTION_STATUSES
+              " ORDER BY e.deadline_at LIMIT $2",
+    .postgres = "SELECT e.id FROM executions e WHERE e.deadline_at IS NOT NULL"
+                " AND e.deadline_at <= $1 AND e.status IN " LIVE_EXECUTION_STATUSES
+                " ORDER BY e.deadline_at LIMIT $2",
     .types = "ii",
 };
+/* Claiming makes an owner, and what takes the claim away unmakes it: the claimed and acked are
+ * among the owned. */
+#define LEASED_REST                                                                                \
+    " JOIN dispatches d ON d.execution_key = e.key AND d.status <> 'retired' WHERE e.owner = "     \
+    "'working'"                                                                                    \
+    " AND d.status IN ('claimed', 'acked') AND e.id > $1 ORDER BY e.id LIMIT $2"
 static const struct db_sql SQL_LEASED = {
     .name = "leased",
-    .sqlite = "SELECT e.id FROM dispatches d JOIN executions e ON e.key = d.execution_key"
-              " WHERE d.status IN ('claimed', 'acked') AND d.status <> 'retired' AND e.id > $1 ORDER BY e.id LIMIT $2",
+    .sqlite = "SELECT e.id FROM executions e INDEXED BY executions_working" LEASED_REST,
+    .postgres = "SELECT e.id FROM executions e" LEASED_REST,
     .types = "bi",
 };
 
-static bool take_ids(struct db *db, struct id_list *list, struct arena *a, struct uuid **out, size_t *n, struct err *e)
+static bool take_ids(struct db *db, struct id_list *list, struct arena *a, struct uuid **out,
+                     size_t *n, struct err *e)
 {
     bool ok = db_flush(db, e);
 
@@ -228,8 +275,8 @@ static bool take_ids(struct db *db, struct id_list *list, struct arena *a, struc
     return ok;
 }
 
-bool store_past_deadlines(struct store_reader *r, size_t limit, struct arena *a, struct uuid **out, size_t *n,
-                          struct err *e)
+bool store_past_deadlines(struct store_reader *r, size_t limit, struct arena *a, struct uuid **out,
+                          size_t *n, struct err *e)
 {
     struct id_list list = {0};
     struct now now = {0};
@@ -245,8 +292,8 @@ bool store_past_deadlines(struct store_reader *r, size_t limit, struct arena *a,
     return take_ids(r->db, &list, a, out, n, e);
 }
 
-bool store_leased(struct store_reader *r, const struct uuid *after, size_t limit, struct arena *a, struct uuid **out,
-                  size_t *n, struct err *e)
+bool store_leased(struct store_reader *r, const struct uuid *after, size_t limit, struct arena *a,
+                  struct uuid **out, size_t *n, struct err *e)
 {
     struct id_list list = {0};
     static const struct uuid NIL;

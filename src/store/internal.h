@@ -20,13 +20,14 @@ struct store_kind {
     struct db *(*connect)(struct store *s, bool writer, struct err *e);
     /* A row that was just loaded: what the database does not hold, or the set may not believe. */
     void (*settle_execution)(struct load *ld, struct execution *row);
-    /* Counts and keys of the executions that a load names: calls, and after the flush what they brought. */
+    /* Counts and keys of the executions that a load names: calls, and after the flush what they
+     * brought. */
     bool (*load_submissions)(struct load *ld, struct err *e);
     void (*put_submissions)(struct load *ld);
     void (*apply_submissions)(struct apply *ap);
     void (*apply_leases)(struct apply *ap);
-    bool (*expired_leases)(struct store_writer *w, struct working_set *ws, size_t limit, struct arena *a,
-                           struct uuid **out, size_t *n, struct err *e);
+    bool (*expired_leases)(struct store_writer *w, struct working_set *ws, size_t limit,
+                           struct arena *a, struct uuid **out, size_t *n, struct err *e);
     bool (*tidy)(struct store_writer *w, struct working_set *ws, bool *more, struct err *e);
 };
 extern const struct store_kind SQLITE_KIND, POSTGRES_KIND;
@@ -41,9 +42,11 @@ struct store {
 struct store_writer {
     struct store *store; /* borrowed */
     struct db *db;       /* owned */
-    bool broken;         /* an error that only a new handle may follow; until store_writer_recover nothing is tried */
-    struct past_submissions *past; /* SQLite: owned; what the counts were when they were last read (submission.h) */
-    int64_t tidy_after;            /* SQLite: where store_tidy goes on */
+    bool broken; /* an error that only a new handle may follow; until store_writer_recover nothing
+                    is tried */
+    struct past_submissions
+        *past; /* SQLite: owned; what the counts were when they were last read (submission.h) */
+    int64_t tidy_after; /* SQLite: where store_tidy goes on */
 };
 
 struct store_reader {
@@ -53,8 +56,8 @@ struct store_reader {
 
 /* ---- loading ---- */
 
-/* Rows are gathered while the calls run (on Postgres all in one round trip, in the order of the calls) and put into the
- * set when everything is here. Gathered rows live in the group's arena. */
+/* Rows are gathered while the calls run (on Postgres all in one round trip, in the order of the
+ * calls) and put into the set when everything is here. Gathered rows live in the group's arena. */
 struct loaded_execution {
     struct uuid id;
     bool found, has_dispatch;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * How the store uses Postgres: several kernels, so that what one of them knows is in the database or nowhere. */
+ * How the store uses Postgres: several kernels, so that what one of them knows is in the database
+ * or nowhere. */
 #include "store/db_postgres.h"
 #include "store/submission.h"
 
@@ -17,7 +18,9 @@ static void believe_row(struct load *ld, struct execution *row)
 
 /* ---- leases ---- */
 
-enum { SLACK = 20 }; /* a stored lease may end this part of a term too early: an agent renews several times a term */
+enum {
+    SLACK = 20
+}; /* a stored lease may end this part of a term too early: an agent renews several times a term */
 
 static const struct db_sql SQL_LEASE_RENEW = {
     .name = "lease_renew",
@@ -49,7 +52,8 @@ static void renew_leases(struct apply *ap)
 
 static const struct db_sql SQL_LEASE_EXPIRED = {
     .name = "lease_expired",
-    .postgres = "SELECT e.id FROM executions e WHERE e.owner = 'working' AND e.status IN " LIVE_EXECUTION_STATUSES
+    .postgres = "SELECT e.id FROM executions e WHERE e.owner = 'working' AND e.status "
+                "IN " LIVE_EXECUTION_STATUSES
                 " AND e.lease_until <= (extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
                 " ORDER BY e.lease_until LIMIT $1",
     .types = "i",
@@ -69,8 +73,8 @@ static void on_id(void *ctx, struct db *db, size_t row)
         list_add(list->ids, id);
 }
 
-static bool postgres_expired_leases(struct store_writer *w, struct working_set *ws, size_t limit, struct arena *a,
-                                    struct uuid **out, size_t *n, struct err *e)
+static bool postgres_expired_leases(struct store_writer *w, struct working_set *ws, size_t limit,
+                                    struct arena *a, struct uuid **out, size_t *n, struct err *e)
 {
     struct id_list list = {0};
     bool ok;
@@ -86,7 +90,8 @@ static bool postgres_expired_leases(struct store_writer *w, struct working_set *
     return ok;
 }
 
-static bool nothing_to_tidy(struct store_writer *w, struct working_set *ws, bool *more, struct err *e)
+static bool nothing_to_tidy(struct store_writer *w, struct working_set *ws, bool *more,
+                            struct err *e)
 {
     (void)w;
     (void)ws;

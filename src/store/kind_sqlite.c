@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * How the store uses SQLite: one writer, whose working set keeps what only the living process needs. */
+ * How the store uses SQLite: one writer, whose working set keeps what only the living process
+ * needs. */
 #include "store/sqlite_home.h"
 #include "store/submission.h"
 
@@ -8,8 +9,8 @@ static struct db *connect_sqlite(struct store *s, bool writer, struct err *e)
     return db_sqlite_open(s->home, writer, e);
 }
 
-/* Leases are not written. An agent that lived through a restart gets a fresh full term; a delivery whose answer nobody
- * waits for any more runs out after the dispatch timeout at the earliest. */
+/* Leases are not written. An agent that lived through a restart gets a fresh full term; a delivery
+ * whose answer nobody waits for any more runs out after the dispatch timeout at the earliest. */
 static void settle_lease(struct load *ld, struct execution *row)
 {
     const struct dispatch *d = row->dispatch;
@@ -29,10 +30,10 @@ static void no_leases(struct apply *ap)
     (void)ap;
 }
 
-/* The leases that count are those of the rows in the set: every execution that is worked on is in it, from the claim on
- * or since the start loaded it. */
-static bool sqlite_expired_leases(struct store_writer *w, struct working_set *ws, size_t limit, struct arena *a,
-                                  struct uuid **out, size_t *n, struct err *e)
+/* The leases that count are those of the rows in the set: every execution that is worked on is in
+ * it, from the claim on or since the start loaded it. */
+static bool sqlite_expired_leases(struct store_writer *w, struct working_set *ws, size_t limit,
+                                  struct arena *a, struct uuid **out, size_t *n, struct err *e)
 {
     LIST(struct uuid) ids = {0};
     struct now now;

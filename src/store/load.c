@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * One load: in what order the entities are asked for, and how their rows reach the set. On Postgres this order is also
- * the order of the locks: agents, then executions; all that is read after them is read under them. */
+ * One load: in what order the entities are asked for, and how their rows reach the set. On Postgres
+ * this order is also the order of the locks: agents, then executions; all that is read after them
+ * is read under them. */
 #include <stdlib.h>
 
 #include "store/internal.h"
@@ -69,7 +70,8 @@ static void put_rows(struct load *ld)
 
 bool store_load(struct store_writer *w, struct working_set *ws, struct err *e)
 {
-    struct load ld = {.w = w, .db = w->db, .ws = ws, .payloads = {.db = w->db, .arena = &ws->arena}};
+    struct load ld = {
+        .w = w, .db = w->db, .ws = ws, .payloads = {.db = w->db, .arena = &ws->arena}};
     bool ok;
 
     if (w->broken)

@@ -15,8 +15,9 @@ static const struct migration MIGRATIONS[] = {
 };
 #pragma GCC diagnostic pop
 
-static const char TABLE[] = "CREATE TABLE IF NOT EXISTS schema_migrations (number BIGINT PRIMARY KEY,"
-                            " name TEXT NOT NULL, checksum TEXT NOT NULL, applied_at BIGINT NOT NULL)";
+static const char TABLE[] =
+    "CREATE TABLE IF NOT EXISTS schema_migrations (number BIGINT PRIMARY KEY,"
+    " name TEXT NOT NULL, checksum TEXT NOT NULL, applied_at BIGINT NOT NULL)";
 
 static const struct db_sql SQL_APPLIED = {
     .name = "migrations_applied",
@@ -25,7 +26,8 @@ static const struct db_sql SQL_APPLIED = {
 };
 static const struct db_sql SQL_RECORD = {
     .name = "migration_record",
-    .sqlite = "INSERT INTO schema_migrations (number, name, checksum, applied_at) VALUES ($1, $2, $3, $4)",
+    .sqlite = "INSERT INTO schema_migrations (number, name, checksum, applied_at) VALUES ($1, $2, "
+              "$3, $4)",
     .types = "itti",
     .exact = true,
 };
@@ -89,11 +91,13 @@ static bool read_applied(struct db *db, struct applied *applied, struct err *e)
         return false;
     if (applied->newer)
         return err_set(e, ERR_CONFLICT,
-                       "the database was written by a newer rebuno (it has migration %s); use that version or a later one",
+                       "the database was written by a newer rebuno (it has migration %s); use that "
+                       "version or a later one",
                        applied->name);
     if (applied->differs)
         return err_set(e, ERR_CONFLICT,
-                       "migration %s of the database is not the one this program knows: it was written by another build",
+                       "migration %s of the database is not the one this program knows: it was "
+                       "written by another build",
                        applied->name);
     return true;
 }

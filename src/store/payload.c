@@ -101,7 +101,8 @@ void payload_get(struct payload_reader *r, int column, struct str *out)
     if (stored.n >= 1 && stored.p[0] == TAG_INLINE) {
         *out = copy(r, str_slice(stored, 1, stored.n));
     } else if (stored.n == REFERENCE_LEN && stored.p[0] == TAG_BLOB) {
-        struct pending_read read = {(int64_t)get_be64(stored.p + 1), (int64_t)get_be64(stored.p + 9), out};
+        struct pending_read read = {(int64_t)get_be64(stored.p + 1),
+                                    (int64_t)get_be64(stored.p + 9), out};
 
         list_add(r->reads, read);
     } else {

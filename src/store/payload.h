@@ -2,7 +2,8 @@
  * How payloads are kept in a column: one tag byte, then
  *
  *     0  the bytes themselves
- *     1  a reference: the key of a row of `blobs` and the size of its data, 8 bytes each, big-endian
+ *     1  a reference: the key of a row of `blobs` and the size of its data, 8 bytes each,
+ * big-endian
  *
  * SQL NULL is an absent payload, which differs from an empty one and from JSON's null. */
 #ifndef STORE_PAYLOAD_H
@@ -13,7 +14,8 @@
 
 enum { PAYLOAD_INLINE_MAX = 2048 };
 
-/* Writing: bind columns with payload_bind inside any call, then payloads_write once after the calls. */
+/* Writing: bind columns with payload_bind inside any call, then payloads_write once after the
+ * calls. */
 struct pending_blob {
     int64_t key;
     struct str data; /* borrowed until payloads_write */
@@ -27,7 +29,8 @@ void payload_bind(struct payload_writer *w, struct str payload);
 void payloads_write(struct payload_writer *w);
 void payload_writer_free(struct payload_writer *w);
 
-/* Reading: payload_get inside on_row fills *out now, or notes where the data must go once payloads_read has fetched it
+/* Reading: payload_get inside on_row fills *out now, or notes where the data must go once
+ * payloads_read has fetched it
  * (`out` must stay where it is until then). payloads_read flushes. */
 struct pending_read {
     int64_t key, size;

@@ -7,13 +7,15 @@
 
 enum { SERVER_MIN = 130000 }; /* pg_current_xact_id, pg_xact_status by 64-bit id */
 
-/* Every statement is made for index look-ups by key. A plan chosen while the tables were small, or before the first
- * ANALYZE, would scan them whole once they have grown, so the planner is not given that choice; and with nothing to
- * choose, planning once is enough. */
+/* Every statement is made for index look-ups by key. A plan chosen while the tables were small, or
+ * before the first ANALYZE, would scan them whole once they have grown, so the planner is not given
+ * that choice; and with nothing to choose, planning once is enough. */
 static const char SESSION[] =
     "SET client_encoding = 'UTF8'; SET default_transaction_isolation = 'read committed';"
-    "SET statement_timeout = '60s'; SET lock_timeout = '10s'; SET idle_in_transaction_session_timeout = '120s';"
-    "SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off; SET jit = off;"
+    "SET statement_timeout = '60s'; SET lock_timeout = '10s'; SET "
+    "idle_in_transaction_session_timeout = '120s';"
+    "SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off; SET jit = "
+    "off;"
     "SET plan_cache_mode = force_generic_plan;"
     /* A cluster may ask for more than "on" (remote_apply); it may not get less. */
     "SELECT set_config('synchronous_commit', 'on', false)"
@@ -36,8 +38,15 @@ static bool session_begin(PGconn *c, struct err *e)
 PGconn *postgres_connect(const char *url, struct err *e)
 {
     /* What the address says comes later in the list and wins. */
-    static const char *const keys[] = {"application_name", "connect_timeout", "keepalives", "keepalives_idle",
-                                       "keepalives_interval", "keepalives_count", "tcp_user_timeout", "dbname", NULL};
+    static const char *const keys[] = {"application_name",
+                                       "connect_timeout",
+                                       "keepalives",
+                                       "keepalives_idle",
+                                       "keepalives_interval",
+                                       "keepalives_count",
+                                       "tcp_user_timeout",
+                                       "dbname",
+                                       NULL};
     const char *values[] = {"rebuno", "5", "1", "10", "5", "3", "20000", url, NULL};
     PGconn *c = PQconnectdbParams(keys, values, 1);
 
@@ -64,10 +73,10 @@ bool postgres_alive(PGconn *c)
 
     if (c == NULL || PQstatus(c) != CONNECTION_OK)
         return false;
+    /* Nobody asked, so what a server says to an idle connection is its goodbye (or a changed
+     * setting, once in a while). */
     p = (struct pollfd){.fd = PQsocket(c), .events = POLLIN};
-    if (poll(&p, 1, 0) == 0)
-        return true;
-    return PQconsumeInput(c) == 1 && PQstatus(c) == CONNECTION_OK && (p.revents & (POLLHUP | POLLERR)) == 0;
+    return poll(&p, 1, 0) == 0;
 }
 
 static enum err_code code_of(struct str state)
@@ -76,19 +85,19 @@ static enum err_code code_of(struct str state)
         struct str state; /* or its class */
         enum err_code code;
     } KNOWN[] = {
-        {STR_INIT("40"), ERR_STORE_RACE},        /* serialization failure, deadlock */
-        {STR_INIT("23505"), ERR_STORE_RACE},     /* unique key */
-        {STR_INIT("22012"), ERR_STORE_RACE},     /* division by zero: a guard of db_postgres.c */
-        {STR_INIT("55P03"), ERR_STORE_RACE},     /* lock time-out */
-        {STR_INIT("08"), ERR_UNAVAILABLE},       /* connection */
-        {STR_INIT("25006"), ERR_UNAVAILABLE},    /* read-only: a standby */
-        {STR_INIT("25P03"), ERR_UNAVAILABLE},    /* idle in transaction for too long */
-        {STR_INIT("28"), ERR_UNAVAILABLE},       /* authorization */
-        {STR_INIT("3D"), ERR_UNAVAILABLE},       /* no such database */
-        {STR_INIT("53"), ERR_UNAVAILABLE},       /* disk full, out of memory, too many connections */
-        {STR_INIT("57"), ERR_UNAVAILABLE},       /* shutdown, cancelled, starting up */
-        {STR_INIT("58"), ERR_UNAVAILABLE},       /* I/O */
-        {STR_INIT("XX"), ERR_UNAVAILABLE},       /* corruption */
+        {STR_INIT("40"), ERR_STORE_RACE},     /* serialization failure, deadlock */
+        {STR_INIT("23505"), ERR_STORE_RACE},  /* unique key */
+        {STR_INIT("22012"), ERR_STORE_RACE},  /* division by zero: a guard of db_postgres.c */
+        {STR_INIT("55P03"), ERR_STORE_RACE},  /* lock time-out */
+        {STR_INIT("08"), ERR_UNAVAILABLE},    /* connection */
+        {STR_INIT("25006"), ERR_UNAVAILABLE}, /* read-only: a standby */
+        {STR_INIT("25P03"), ERR_UNAVAILABLE}, /* idle in transaction for too long */
+        {STR_INIT("28"), ERR_UNAVAILABLE},    /* authorization */
+        {STR_INIT("3D"), ERR_UNAVAILABLE},    /* no such database */
+        {STR_INIT("53"), ERR_UNAVAILABLE},    /* disk full, out of memory, too many connections */
+        {STR_INIT("57"), ERR_UNAVAILABLE},    /* shutdown, cancelled, starting up */
+        {STR_INIT("58"), ERR_UNAVAILABLE},    /* I/O */
+        {STR_INIT("XX"), ERR_UNAVAILABLE},    /* corruption */
     };
 
     for (size_t i = 0; i < COUNT(KNOWN); i++)
@@ -100,7 +109,8 @@ static enum err_code code_of(struct str state)
 bool postgres_error(PGconn *c, const PGresult *result, const char *what, struct err *e)
 {
     struct str state = str_of(result == NULL ? NULL : PQresultErrorField(result, PG_DIAG_SQLSTATE));
-    struct str text = str_of(result == NULL ? NULL : PQresultErrorField(result, PG_DIAG_MESSAGE_PRIMARY));
+    struct str text =
+        str_of(result == NULL ? NULL : PQresultErrorField(result, PG_DIAG_MESSAGE_PRIMARY));
     enum err_code code = ERR_UNAVAILABLE;
 
     if (!str_present(text))
@@ -121,7 +131,8 @@ bool postgres_run(PGconn *c, const char *sql, struct err *e)
 {
     PGresult *r = PQexec(c, sql);
     ExecStatusType status = PQresultStatus(r);
-    bool ok = status == PGRES_COMMAND_OK || status == PGRES_TUPLES_OK || status == PGRES_EMPTY_QUERY;
+    bool ok =
+        status == PGRES_COMMAND_OK || status == PGRES_TUPLES_OK || status == PGRES_EMPTY_QUERY;
 
     if (!ok)
         (void)postgres_error(c, r, "script", e);

@@ -7,14 +7,14 @@
 
 #include "base/err.h"
 
-/* With the session's settings, in UTF-8, on a server that can tell a transaction's fate (13 or later). NULL:
- * ERR_UNAVAILABLE, the message without the password. */
+/* With the session's settings, in UTF-8, on a server that can tell a transaction's fate (13 or
+ * later). NULL: ERR_UNAVAILABLE, the message without the password. */
 PGconn *postgres_connect(const char *url, struct err *e);
 /* An idle connection that the server has closed shows it here; costs one poll. */
 bool postgres_alive(PGconn *c);
-/* ERR_STORE_RACE: what another kernel caused (deadlock, serialization, unique key, lock time-out, a guard);
- * ERR_UNAVAILABLE: the connection, the server or its disk; ERR_INTERNAL: anything else. `result` may be NULL. Returns
- * false. */
+/* ERR_STORE_RACE: what another kernel caused (deadlock, serialization, unique key, lock time-out, a
+ * guard); ERR_UNAVAILABLE: the connection, the server or its disk; ERR_INTERNAL: anything else.
+ * `result` may be NULL. Returns false. */
 bool postgres_error(PGconn *c, const PGresult *result, const char *what, struct err *e);
 /* Simple statements outside pipeline mode. */
 MUST_USE bool postgres_run(PGconn *c, const char *sql, struct err *e);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Two connections: one that listens, and holds the advisory lock by which kernels see each other; one that notifies, on a
- * thread of its own, so that no executor waits for it. Hints may be lost with either: a slow poll stands behind them.
- * While no other kernel lives nothing is sent; a newcomer says hello. */
+ * Two connections: one that listens, and holds the advisory lock by which kernels see each other;
+ * one that notifies, on a thread of its own, so that no executor waits for it. Hints may be lost
+ * with either: a slow poll stands behind them. While no other kernel lives nothing is sent; a
+ * newcomer says hello. */
 #include "store/postgres_link.h"
 
 #include <poll.h>
@@ -30,7 +31,7 @@ struct postgres_link {
     struct map pending; /* payloads to be sent, each once */
     int64_t look_at;    /* when to look for other kernels again */
     bool stop, started;
-    int notifier_pid; /* of the backend that sends ours: its notes are our own */
+    int notifier_pid, listener_pid; /* our own backends; 0: none */
     pthread_t thread;
 };
 
@@ -63,11 +64,18 @@ static bool announce(PGconn *c, bool *alone, struct err *e)
 
 static bool listener_connect(struct postgres_link *link, bool *alone, struct err *e)
 {
+    bool ok = false;
+
     link->listener = postgres_connect(link->url, e);
     if (link->listener == NULL)
         return false;
     if (announce(link->listener, alone, e) &&
         postgres_run(link->listener, "LISTEN rebuno; NOTIFY rebuno, 'h'", e))
+        ok = true;
+    pthread_mutex_lock(&link->lock);
+    link->listener_pid = ok ? PQbackendPID(link->listener) : 0;
+    pthread_mutex_unlock(&link->lock);
+    if (ok)
         return true;
     PQfinish(link->listener);
     link->listener = NULL;
@@ -102,23 +110,29 @@ static bool connected(struct notifier *n)
     return n->c != NULL;
 }
 
-/* Every living kernel holds the lock; this one too. */
+/* Every living kernel holds the lock, this one on its listener. */
 static bool has_others(struct notifier *n)
 {
-    bool look;
+    struct buf sql = {0};
+    int64_t now = clock_mono_us();
     struct err e;
+    bool look;
 
     pthread_mutex_lock(&n->link->lock);
-    look = clock_mono_us() >= n->link->look_at;
+    look = now >= n->link->look_at;
     if (look)
-        n->link->look_at = clock_mono_us() + LOOK_AGAIN_US;
+        n->link->look_at = now + LOOK_AGAIN_US;
+    buf_printf(&sql,
+               "SELECT count(*) > 0 FROM pg_locks WHERE locktype = 'advisory' AND granted AND mode "
+               "= 'ShareLock'"
+               " AND (classid::bigint << 32 | objid::bigint) = " LOCK_KEY " AND pid <> %d"
+               " AND database = (SELECT oid FROM pg_database WHERE datname = current_database())",
+               n->link->listener_pid);
     pthread_mutex_unlock(&n->link->lock);
-    if (look && !query_bool(n->c,
-                            "SELECT count(*) > 1 FROM pg_locks WHERE locktype = 'advisory' AND granted"
-                            " AND mode = 'ShareLock' AND (classid::bigint << 32 | objid::bigint) = " LOCK_KEY
-                            " AND database = (SELECT oid FROM pg_database WHERE datname = current_database())",
-                            &n->others, &e))
+    buf_add_byte(&sql, '\0');
+    if (look && !query_bool(n->c, buf_str(&sql).p, &n->others, &e))
         n->others = true;
+    buf_free(&sql);
     return n->others;
 }
 
@@ -133,8 +147,8 @@ static void send_notes(struct notifier *n, struct map *notes)
         params_row(ps, &(struct db_value){.type = DB_TEXT, .s = payload}, 1, first);
     params_finish(ps);
     if (!first && !ps->failed)
-        PQclear(PQexecParams(n->c, "SELECT pg_notify('rebuno', x) FROM unnest($1) x", ps->n, ps->oids, ps->values,
-                             ps->lengths, ps->formats, 0));
+        PQclear(PQexecParams(n->c, "SELECT pg_notify('rebuno', x) FROM unnest($1) x", ps->n,
+                             ps->oids, ps->values, ps->lengths, ps->formats, 0));
 }
 
 static void *notify_thread(void *arg)
@@ -216,7 +230,7 @@ static bool next_note(struct postgres_link *link, struct arena *a, struct store_
 
     while (!found && (n = PQnotifies(link->listener)) != NULL) {
         pthread_mutex_lock(&link->lock);
-        found = n->be_pid != link->notifier_pid && n->be_pid != PQbackendPID(link->listener);
+        found = n->be_pid != link->notifier_pid && n->be_pid != link->listener_pid;
         if (found && strcmp(n->extra, HELLO) == 0)
             link->look_at = 0;
         pthread_mutex_unlock(&link->lock);
@@ -230,7 +244,8 @@ static void wait_us(int fd, int64_t timeout_us)
 {
     struct pollfd p = {.fd = fd, .events = POLLIN};
 
-    (void)poll(&p, fd < 0 ? 0 : 1, timeout_us <= 0 ? 0 : (int)((timeout_us + US_PER_MS - 1) / US_PER_MS));
+    (void)poll(&p, fd < 0 ? 0 : 1,
+               timeout_us <= 0 ? 0 : (int)((timeout_us + US_PER_MS - 1) / US_PER_MS));
 }
 
 static bool listener_up(struct postgres_link *link)
@@ -248,7 +263,8 @@ static bool listener_up(struct postgres_link *link)
     return listener_connect(link, &alone, &e);
 }
 
-bool postgres_link_listen(struct postgres_link *link, int64_t timeout_us, struct arena *a, struct store_note *out)
+bool postgres_link_listen(struct postgres_link *link, int64_t timeout_us, struct arena *a,
+                          struct store_note *out)
 {
     int64_t until = clock_mono_us() + timeout_us, left = timeout_us;
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What kernels on one Postgres database tell each other: that they live (a session-level advisory lock), and hints
- * (LISTEN/NOTIFY), on connections of their own. */
+ * What kernels on one Postgres database tell each other: that they live (a session-level advisory
+ * lock), and hints (LISTEN/NOTIFY), on connections of their own. */
 #ifndef STORE_POSTGRES_LINK_H
 #define STORE_POSTGRES_LINK_H
 
@@ -12,6 +12,7 @@ struct postgres_link *postgres_link_open(const char *url, struct err *e);
 void postgres_link_close(struct postgres_link *link); /* NULL is fine */
 bool postgres_link_was_alone(const struct postgres_link *link);
 void postgres_link_notify(struct postgres_link *link, const struct store_note *notes, size_t n);
-bool postgres_link_listen(struct postgres_link *link, int64_t timeout_us, struct arena *a, struct store_note *out);
+bool postgres_link_listen(struct postgres_link *link, int64_t timeout_us, struct arena *a,
+                          struct store_note *out);
 
 #endif

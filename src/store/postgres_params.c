@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The binary form of arrays: dimensions (1), "holds NULLs", element type, length, lower bound (1), then each element as
- * its length (-1: NULL) and its bytes. All big-endian. */
+ * The binary form of arrays: dimensions (1), "holds NULLs", element type, length, lower bound (1),
+ * then each element as its length (-1: NULL) and its bytes. All big-endian. */
 #include "store/postgres_params.h"
 
 enum {
@@ -134,7 +134,8 @@ static bool fits(char type, const struct db_value *v)
 
 void params_row(struct postgres_params *p, const struct db_value *values, unsigned n, bool first)
 {
-    ASSERT((int)n >= p->n); /* as many as the statement has letters; those behind are SQLite's alone */
+    ASSERT((int)n >=
+           p->n); /* as many as the statement has letters; those behind are SQLite's alone */
     for (int i = 0; i < p->n; i++) {
         const struct db_value *v = &values[i];
         struct buf *b = &p->data[i];

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Parameters of a Postgres statement in binary form: scalars, and arrays that grow by one element a row. */
+ * Parameters of a Postgres statement in binary form: scalars, and arrays that grow by one element a
+ * row. */
 #ifndef STORE_POSTGRES_PARAMS_H
 #define STORE_POSTGRES_PARAMS_H
 

@@ -12,7 +12,7 @@ enum {
     PAGE_BYTES = 4096,
     WAKE_FRAMES = 4 * 1024 * 1024 / PAGE_BYTES,
     FORCE_FRAMES = 32 * 1024 * 1024 / PAGE_BYTES,
-    FORCE_WAIT_MS = 2000, /* a reader holds a snapshot for one call */
+    FORCE_WAIT_MS = 2000,                              /* a reader holds a snapshot for one call */
     FORCE_AGAIN_FRAMES = 2 * 1024 * 1024 / PAGE_BYTES, /* after a wait in vain */
 };
 
@@ -20,7 +20,8 @@ struct sqlite_checkpointer {
     const struct sqlite_home *home; /* borrowed */
     sqlite3 *h;                     /* the thread's; NULL while it could not be opened */
     pthread_t thread;
-    pthread_mutex_t copying; /* held during a checkpoint: SQLite refuses a second one at once, without waiting */
+    pthread_mutex_t copying; /* held during a checkpoint: SQLite refuses a second one at once,
+                                without waiting */
     pthread_mutex_t lock;    /* guards wake and stop */
     pthread_cond_t cond;
     bool wake, stop;
@@ -127,7 +128,8 @@ static void start_log_anew(struct sqlite_checkpointer *c, sqlite3 *writer, int f
     pthread_mutex_unlock(&c->copying);
     c->force_at = rc == SQLITE_OK ? FORCE_FRAMES : frames + FORCE_AGAIN_FRAMES;
     if (rc != SQLITE_OK && log_allowed(&limit, 2))
-        log_event(LOG_WARN, "store.wal_restart_failed", {"code", log_int(rc)}, {"pages", log_int(frames)});
+        log_event(LOG_WARN, "store.wal_restart_failed", {"code", log_int(rc)},
+                  {"pages", log_int(frames)});
 }
 
 void sqlite_checkpointer_note(struct sqlite_checkpointer *c, sqlite3 *writer, int frames)

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Moves the write-ahead log into the database file on a thread of its own, and bounds the log's size.
- * Below 4 MiB nothing happens. Above, the thread copies what is committed while the writer goes on; when it has caught up
- * and no reader needs the log, SQLite starts it anew with the next commit. Under a steady writer that moment may not come:
- * past 32 MiB the writer itself copies the rest, waits for the readers (whose snapshots are short) and starts the log
- * anew. So the file stays under 64 MiB, unless one transaction alone is larger. */
+ * Moves the write-ahead log into the database file on a thread of its own, and bounds the log's
+ * size. Below 4 MiB nothing happens. Above, the thread copies what is committed while the writer
+ * goes on; when it has caught up and no reader needs the log, SQLite starts it anew with the next
+ * commit. Under a steady writer that moment may not come: past 32 MiB the writer itself copies the
+ * rest, waits for the readers (whose snapshots are short) and starts the log anew. So the file
+ * stays under 64 MiB, unless one transaction alone is larger. */
 #ifndef STORE_SQLITE_CHECKPOINT_H
 #define STORE_SQLITE_CHECKPOINT_H
 
@@ -14,7 +15,8 @@
 struct sqlite_home;
 struct sqlite_checkpointer;
 
-struct sqlite_checkpointer *sqlite_checkpointer_start(const struct sqlite_home *home, struct err *e);
+struct sqlite_checkpointer *sqlite_checkpointer_start(const struct sqlite_home *home,
+                                                      struct err *e);
 /* Copies the whole log, empties it, closes. NULL is fine. */
 void sqlite_checkpointer_stop(struct sqlite_checkpointer *c);
 /* On the writer's thread, outside a transaction: `frames` pages are in the log. */

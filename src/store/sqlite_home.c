@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Files and connections of a SQLite database. The lock is on a file of its own: closing any descriptor of the database
- * file would drop the locks that SQLite itself holds on it. */
+ * Files and connections of a SQLite database. The lock is on a file of its own: closing any
+ * descriptor of the database file would drop the locks that SQLite itself holds on it. */
 #include "store/sqlite_home.h"
 
 #include <dirent.h>
@@ -18,7 +18,8 @@
 static const char MEMORY_PREFIX[] = "rebuno-memory-";
 
 struct sqlite_home {
-    struct buf path, lock_path, folder; /* owned, NUL-terminated; folder is empty unless in memory */
+    struct buf path, lock_path,
+        folder; /* owned, NUL-terminated; folder is empty unless in memory */
     int lock_fd;
     struct sqlite_checkpointer *checkpointer;
 };
@@ -64,16 +65,19 @@ static bool take_lock(struct sqlite_home *home, struct err *e)
         return true;
     case LOCK_HELD:
         return err_set(e, ERR_CONFLICT,
-                       "the database %s is in use by another rebuno process (it holds %s); stop that one first, or "
+                       "the database %s is in use by another rebuno process (it holds %s); stop "
+                       "that one first, or "
                        "give this one a database of its own",
                        text(&home->path), text(&home->lock_path));
     case LOCK_ERROR:
         break;
     }
     if (errno == ENOENT)
-        return err_set(e, ERR_UNAVAILABLE, "the folder of the database %s does not exist; create it first",
+        return err_set(e, ERR_UNAVAILABLE,
+                       "the folder of the database %s does not exist; create it first",
                        text(&home->path));
-    return err_set(e, ERR_UNAVAILABLE, "cannot open the lock file %s: %s", text(&home->lock_path), strerror(errno));
+    return err_set(e, ERR_UNAVAILABLE, "cannot open the lock file %s: %s", text(&home->lock_path),
+                   strerror(errno));
 }
 
 /* ---- in memory ---- */
@@ -92,7 +96,8 @@ static void remove_files(const char *folder)
     (void)rmdir(folder);
 }
 
-/* A kernel that was killed could not remove its folder; nobody holds that folder's lock any more. */
+/* A kernel that was killed could not remove its folder; nobody holds that folder's lock any more.
+ */
 static void sweep_dead_folders(const char *parent)
 {
     DIR *dir = opendir(parent);
@@ -141,8 +146,8 @@ static bool make_memory_folder(struct sqlite_home *home, struct err *e)
     buf_add_z(&home->folder, "XXXXXX");
     buf_add_byte(&home->folder, '\0');
     if (mkdtemp(home->folder.p) == NULL) {
-        bool ok = err_set(e, ERR_UNAVAILABLE, "cannot create a temporary folder %s: %s", text(&home->folder),
-                          strerror(errno));
+        bool ok = err_set(e, ERR_UNAVAILABLE, "cannot create a temporary folder %s: %s",
+                          text(&home->folder), strerror(errno));
 
         buf_clear(&home->folder);
         return ok;
@@ -155,10 +160,30 @@ static bool make_memory_folder(struct sqlite_home *home, struct err *e)
 
 static void configure_once(void)
 {
-    /* Statistics cost a global mutex at each allocation. Connections are never shared between threads. */
+    /* Statistics cost a global mutex at each allocation. Connections are never shared between
+     * threads. */
     sqlite3_config(SQLITE_CONFIG_MEMSTATUS, 0);
     sqlite3_config(SQLITE_CONFIG_MULTITHREAD);
     sqlite3_initialize();
+}
+
+/* A folder in memory shows its lock file only once it is locked: a kernel that sweeps takes a free
+ * one for dead. */
+static bool lock_database(struct sqlite_home *home, bool memory, struct err *e)
+{
+    struct buf final = {0};
+    bool ok;
+
+    set_text(&home->lock_path, text(&home->path), memory ? ".new" : ".lock");
+    ok = take_lock(home, e);
+    if (ok && memory) {
+        set_text(&final, text(&home->path), ".lock");
+        if (rename(text(&home->lock_path), text(&final)) != 0)
+            ok = err_set(e, ERR_UNAVAILABLE, "cannot name the lock file %s: %s", text(&final),
+                         strerror(errno));
+        buf_free(&final);
+    }
+    return ok;
 }
 
 struct sqlite_home *sqlite_home_open(const char *path, struct err *e)
@@ -173,10 +198,7 @@ struct sqlite_home *sqlite_home_open(const char *path, struct err *e)
         set_text(&home->path, path, "");
     else
         ok = make_memory_folder(home, e);
-    if (ok) {
-        set_text(&home->lock_path, text(&home->path), ".lock");
-        ok = take_lock(home, e);
-    }
+    ok = ok && lock_database(home, path == NULL, e);
     if (!ok) {
         sqlite_home_close(home);
         return NULL;
@@ -204,7 +226,8 @@ void sqlite_home_close(struct sqlite_home *home)
     if (home->folder.n > 0)
         remove_files(text(&home->folder));
     if (home->lock_fd >= 0)
-        close(home->lock_fd); /* the file stays: removing it would let two newcomers lock different files */
+        close(home->lock_fd); /* the file stays: removing it would let two newcomers lock different
+                                 files */
     buf_free(&home->path);
     buf_free(&home->lock_path);
     buf_free(&home->folder);
@@ -221,7 +244,8 @@ bool sqlite_error(sqlite3 *h, int rc, const char *what, struct err *e)
 
     if (code == SQLITE_CONSTRAINT)
         as = ERR_STORE_RACE;
-    else if (code == SQLITE_ERROR || code == SQLITE_MISUSE || code == SQLITE_TOOBIG || code == SQLITE_RANGE)
+    else if (code == SQLITE_ERROR || code == SQLITE_MISUSE || code == SQLITE_TOOBIG ||
+             code == SQLITE_RANGE)
         as = ERR_INTERNAL;
     log_event(LOG_ERROR, "store.sqlite_error", {"what", str_of(what)}, {"code", log_int(extended)},
               {"error", str_of(why)}, {"detail", str_of(h == NULL ? "" : sqlite3_errmsg(h))});
@@ -235,7 +259,8 @@ static bool pragma_is(sqlite3 *h, const char *sql, const char *want)
     sqlite3_stmt *stmt = NULL;
     bool same = false;
 
-    if (sqlite3_prepare_v2(h, sql, -1, &stmt, NULL) == SQLITE_OK && sqlite3_step(stmt) == SQLITE_ROW) {
+    if (sqlite3_prepare_v2(h, sql, -1, &stmt, NULL) == SQLITE_OK &&
+        sqlite3_step(stmt) == SQLITE_ROW) {
         const unsigned char *got = sqlite3_column_text(stmt, 0);
 
         same = got != NULL && strcmp((const char *)got, want) == 0;
@@ -244,33 +269,40 @@ static bool pragma_is(sqlite3 *h, const char *sql, const char *want)
     return same;
 }
 
-/* A setting that did not take would be a promise that is not kept: FULL is what makes a commit durable. */
+/* A setting that did not take would be a promise that is not kept: FULL is what makes a commit
+ * durable. */
 static bool settings_hold(sqlite3 *h, bool memory)
 {
-    return pragma_is(h, "PRAGMA journal_mode", "wal") && pragma_is(h, "PRAGMA synchronous", memory ? "0" : "2") &&
+    return pragma_is(h, "PRAGMA journal_mode", "wal") &&
+           pragma_is(h, "PRAGMA synchronous", memory ? "0" : "2") &&
            pragma_is(h, "PRAGMA foreign_keys", "1");
 }
 
 static bool apply_settings(sqlite3 *h, enum sqlite_role role, bool memory)
 {
-    static const char *const COMMON = "PRAGMA foreign_keys=ON; PRAGMA wal_autocheckpoint=0; PRAGMA temp_store=MEMORY;"
-                                      "PRAGMA trusted_schema=OFF;";
-    /* Erasing freed pages would write each of them once more; journal_mode is a property of the file, set first by the
-     * writer that creates it. */
+    static const char *const COMMON =
+        "PRAGMA foreign_keys=ON; PRAGMA wal_autocheckpoint=0; PRAGMA temp_store=MEMORY;"
+        "PRAGMA trusted_schema=OFF;";
+    /* Erasing freed pages would write each of them once more; journal_mode is a property of the
+     * file, set first by the writer that creates it. */
     static const char *const WRITE = "PRAGMA journal_mode=WAL; PRAGMA secure_delete=OFF;";
-    const char *cache = role == SQLITE_WRITER ? "PRAGMA cache_size=-1024" : "PRAGMA cache_size=-256";
+    const char *cache =
+        role == SQLITE_WRITER ? "PRAGMA cache_size=-1024" : "PRAGMA cache_size=-256";
 
     sqlite3_busy_timeout(h, SQLITE_BUSY_MS);
     sqlite3_extended_result_codes(h, 1);
-    if (sqlite3_exec(h, memory ? "PRAGMA synchronous=OFF" : "PRAGMA synchronous=FULL", NULL, NULL, NULL) != SQLITE_OK ||
-        sqlite3_exec(h, COMMON, NULL, NULL, NULL) != SQLITE_OK || sqlite3_exec(h, cache, NULL, NULL, NULL) != SQLITE_OK)
+    if (sqlite3_exec(h, memory ? "PRAGMA synchronous=OFF" : "PRAGMA synchronous=FULL", NULL, NULL,
+                     NULL) != SQLITE_OK ||
+        sqlite3_exec(h, COMMON, NULL, NULL, NULL) != SQLITE_OK ||
+        sqlite3_exec(h, cache, NULL, NULL, NULL) != SQLITE_OK)
         return false;
     return role == SQLITE_READER || sqlite3_exec(h, WRITE, NULL, NULL, NULL) == SQLITE_OK;
 }
 
 sqlite3 *sqlite_connect(const struct sqlite_home *home, enum sqlite_role role, struct err *e)
 {
-    int flags = role == SQLITE_READER ? SQLITE_OPEN_READONLY : SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE;
+    int flags =
+        role == SQLITE_READER ? SQLITE_OPEN_READONLY : SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE;
     bool memory = home->folder.n > 0;
     sqlite3 *h = NULL;
     int rc = sqlite3_open_v2(text(&home->path), &h, flags | SQLITE_OPEN_NOMUTEX, NULL);
@@ -280,10 +312,12 @@ sqlite3 *sqlite_connect(const struct sqlite_home *home, enum sqlite_role role, s
     if (rc != SQLITE_OK) {
         (void)sqlite_error(h, rc, "open", e);
         if (rc != SQLITE_FULL)
-            err_set(e, ERR_UNAVAILABLE, "cannot open the database %s: %s", text(&home->path), sqlite3_errmsg(h));
+            err_set(e, ERR_UNAVAILABLE, "cannot open the database %s: %s", text(&home->path),
+                    sqlite3_errmsg(h));
     } else if (!settings_hold(h, memory)) {
         rc = SQLITE_ERROR;
-        err_set(e, ERR_UNAVAILABLE, "the database %s does not take the settings that make commits durable",
+        err_set(e, ERR_UNAVAILABLE,
+                "the database %s does not take the settings that make commits durable",
                 text(&home->path));
     }
     if (rc == SQLITE_OK)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Where a SQLite database lives: its path, the lock that keeps a second kernel out, the temporary folder of a database in
- * memory, and the thread that moves the write-ahead log into the file off the commit path. */
+ * Where a SQLite database lives: its path, the lock that keeps a second kernel out, the temporary
+ * folder of a database in memory, and the thread that moves the write-ahead log into the file off
+ * the commit path. */
 #ifndef STORE_SQLITE_HOME_H
 #define STORE_SQLITE_HOME_H
 
@@ -12,8 +13,9 @@ struct sqlite_home;
 
 enum { SQLITE_BUSY_MS = 10000 };
 
-/* `path` NULL: in memory, a file in a private temporary folder that is gone after sqlite_home_close (or swept by the next
- * kernel after a kill). ERR_CONFLICT: another kernel holds the database. ERR_UNAVAILABLE: no such folder, no rights. */
+/* `path` NULL: in memory, a file in a private temporary folder that is gone after sqlite_home_close
+ * (or swept by the next kernel after a kill). ERR_CONFLICT: another kernel holds the database.
+ * ERR_UNAVAILABLE: no such folder, no rights. */
 struct sqlite_home *sqlite_home_open(const char *path, struct err *e);
 void sqlite_home_close(struct sqlite_home *home); /* after all connections; NULL is fine */
 
@@ -22,8 +24,8 @@ enum sqlite_role { SQLITE_WRITER, SQLITE_READER, SQLITE_CHECKPOINTER };
 sqlite3 *sqlite_connect(const struct sqlite_home *home, enum sqlite_role role, struct err *e);
 /* Starts the checkpoint thread: after the database exists. */
 MUST_USE bool sqlite_home_start(struct sqlite_home *home, struct err *e);
-/* After each commit, on the writer's thread: `frames` pages are in the log. Wakes the thread, or when the log has outgrown
- * it moves the rest itself and starts the log anew. */
+/* After each commit, on the writer's thread: `frames` pages are in the log. Wakes the thread, or
+ * when the log has outgrown it moves the rest itself and starts the log anew. */
 void sqlite_home_committed(struct sqlite_home *home, sqlite3 *writer, int frames);
 
 /* ERR_UNAVAILABLE, ERR_STORE_RACE or ERR_INTERNAL by the handle's last error. Returns false. */

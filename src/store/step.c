@@ -4,26 +4,33 @@
 
 /* ---- load ---- */
 
-#define LOAD_COLUMNS                                                                                                   \
-    "s.key, s.step_id, s.kind, s.target, s.args_hash, s.occurrence, s.status, s.idempotency, s.claim, s.rule_id,"      \
+#define LOAD_COLUMNS                                                                               \
+    "s.key, s.step_id, s.kind, s.target, s.args_hash, s.occurrence, s.status, s.idempotency, "     \
+    "s.claim, s.rule_id,"                                                                          \
     " s.created_at, s.started_at, s.completed_at, s.result, s.error"
 
 static const struct db_sql SQL_STEP_LOAD = {
     .name = "step_load",
-    .sqlite = "SELECT " LOAD_COLUMNS " FROM steps s WHERE s.execution_key = (SELECT key FROM executions WHERE id = $1)"
+    .sqlite = "SELECT " LOAD_COLUMNS
+              " FROM steps s WHERE s.execution_key = (SELECT key FROM executions WHERE id = $1)"
               " AND substr(s.step_id, 1, 8) = substr($2, 1, 8) AND s.step_id = $2",
-    .postgres = "SELECT u.ord, " LOAD_COLUMNS " FROM unnest($1::bytea[], $2::bytea[]) WITH ORDINALITY"
-                " u (id, step_id, ord) JOIN executions e ON e.id = u.id JOIN steps s ON s.execution_key = e.key"
-                " AND substr(s.step_id, 1, 8) = substr(u.step_id, 1, 8) AND s.step_id = u.step_id",
+    .postgres = "SELECT u.ord, l.* FROM unnest($1::bytea[], $2::bytea[]) WITH ORDINALITY u (id, "
+                "step_id, ord)"
+                " JOIN executions e ON e.id = u.id CROSS JOIN LATERAL (SELECT " LOAD_COLUMNS
+                " FROM steps s WHERE s.execution_key = e.key AND substr(s.step_id, 1, 8) = "
+                "substr(u.step_id, 1, 8)"
+                " AND s.step_id = u.step_id OFFSET 0) l",
     .types = "BB",
 };
 static const struct db_sql SQL_STEP_LIVE = {
     .name = "step_live",
-    .sqlite = "SELECT " LOAD_COLUMNS " FROM steps s WHERE s.execution_key = (SELECT key FROM executions WHERE id = $1)"
+    .sqlite = "SELECT " LOAD_COLUMNS
+              " FROM steps s WHERE s.execution_key = (SELECT key FROM executions WHERE id = $1)"
               " AND s.status IN " LIVE_STEP_STATUSES,
-    .postgres = "SELECT u.ord, " LOAD_COLUMNS " FROM unnest($1::bytea[]) WITH ORDINALITY u (id, ord)"
-                " JOIN executions e ON e.id = u.id JOIN steps s ON s.execution_key = e.key"
-                " WHERE s.status IN " LIVE_STEP_STATUSES,
+    .postgres =
+        "SELECT u.ord, " LOAD_COLUMNS " FROM unnest($1::bytea[]) WITH ORDINALITY u (id, ord)"
+        " JOIN executions e ON e.id = u.id JOIN steps s ON s.execution_key = e.key"
+        " WHERE s.status IN " LIVE_STEP_STATUSES,
     .types = "B",
 };
 
@@ -38,7 +45,8 @@ static void read_step(struct load *ld, struct db *db, const struct uuid *executi
     step->target = db_get_copy(db, 3, &ld->ws->arena);
     db_get_hash(db, 4, &step->args_hash);
     step->occurrence = db_get_int(db, 5);
-    if (!step_kind_parse(db_get_str(db, 2), &step->kind) || !step_status_parse(db_get_str(db, 6), &step->status) ||
+    if (!step_kind_parse(db_get_str(db, 2), &step->kind) ||
+        !step_status_parse(db_get_str(db, 6), &step->status) ||
         !idempotency_parse(db_get_str(db, 7), &step->idempotency))
         db_fail(db, ERR_INTERNAL, "the database holds an unknown step kind, status or mode");
     step->claim = db_get_int(db, 8);
@@ -115,34 +123,46 @@ void step_put(struct load *ld)
 
 static const struct db_sql SQL_STEP_INSERT = {
     .name = "step_insert",
-    .sqlite = "INSERT INTO steps (execution_key, step_id, kind, target, args_hash, occurrence, status, idempotency,"
+    .sqlite = "INSERT INTO steps (execution_key, step_id, kind, target, args_hash, occurrence, "
+              "status, idempotency,"
               " claim, rule_id, created_at, started_at, completed_at, args, result, error)"
               " VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)",
     /* Sorted, so that the keys of one execution's steps rise in the order of their creation. */
-    .postgres = "INSERT INTO steps (execution_key, step_id, kind, target, args_hash, occurrence, status, idempotency,"
-                " claim, rule_id, created_at, started_at, completed_at, args, result, error)"
-                " SELECT execution_key, step_id, kind, target, args_hash, occurrence, status, idempotency,"
-                " claim, rule_id, created_at, started_at, completed_at, args, result, error"
-                " FROM unnest($1::bigint[], $2::bytea[], $3::text[], $4::bytea[], $5::bytea[], $6::bigint[],"
-                " $7::text[], $8::text[], $9::bigint[], $10::bytea[], $11::bigint[], $12::bigint[], $13::bigint[],"
-                " $14::bytea[], $15::bytea[], $16::bytea[]) WITH ORDINALITY"
-                " u (execution_key, step_id, kind, target, args_hash, occurrence, status, idempotency, claim, rule_id,"
-                " created_at, started_at, completed_at, args, result, error, ord) ORDER BY ord",
+    .postgres =
+        "INSERT INTO steps (execution_key, step_id, kind, target, args_hash, occurrence, status, "
+        "idempotency,"
+        " claim, rule_id, created_at, started_at, completed_at, args, result, error)"
+        " SELECT execution_key, step_id, kind, target, args_hash, occurrence, status, idempotency,"
+        " claim, rule_id, created_at, started_at, completed_at, args, result, error"
+        " FROM unnest($1::bigint[], $2::bytea[], $3::text[], $4::bytea[], $5::bytea[], "
+        "$6::bigint[],"
+        " $7::text[], $8::text[], $9::bigint[], $10::bytea[], $11::bigint[], $12::bigint[], "
+        "$13::bigint[],"
+        " $14::bytea[], $15::bytea[], $16::bytea[]) WITH ORDINALITY"
+        " u (execution_key, step_id, kind, target, args_hash, occurrence, status, idempotency, "
+        "claim, rule_id,"
+        " created_at, started_at, completed_at, args, result, error, ord) ORDER BY ord",
     .types = "IBTBBITTIBIIIBBB",
     .exact = true,
 };
-/* A terminal step is never overwritten: it is the one that has completed. (An IN list would be built anew by SQLite for
- * each row.) */
+/* A terminal step is never overwritten: it is the one that has completed. (An IN list would be
+ * built anew by SQLite for each row.) */
 static const struct db_sql SQL_STEP_UPDATE = {
     .name = "step_update",
-    .sqlite = "UPDATE steps SET status = $2, claim = $3, rule_id = coalesce($4, rule_id), started_at = $5,"
-              " completed_at = $6, result = $7, error = $8, input_tokens = $9, output_tokens = $10 WHERE key = $1 AND completed_at IS NULL",
-    .postgres = "UPDATE steps s SET status = u.status, claim = u.claim, rule_id = coalesce(u.rule_id, s.rule_id),"
-                " started_at = u.started_at, completed_at = u.completed_at, result = u.result, error = u.error,"
+    .sqlite = "UPDATE steps SET status = $2, claim = $3, rule_id = coalesce($4, rule_id), "
+              "started_at = $5,"
+              " completed_at = $6, result = $7, error = $8, input_tokens = $9, output_tokens = $10 "
+              "WHERE key = $1 AND completed_at IS NULL",
+    .postgres = "UPDATE steps s SET status = u.status, claim = u.claim, rule_id = "
+                "coalesce(u.rule_id, s.rule_id),"
+                " started_at = u.started_at, completed_at = u.completed_at, result = u.result, "
+                "error = u.error,"
                 " input_tokens = u.input_tokens, output_tokens = u.output_tokens"
-                " FROM unnest($1::bigint[], $2::text[], $3::bigint[], $4::bytea[], $5::bigint[], $6::bigint[],"
+                " FROM unnest($1::bigint[], $2::text[], $3::bigint[], $4::bytea[], $5::bigint[], "
+                "$6::bigint[],"
                 " $7::bytea[], $8::bytea[], $9::bigint[], $10::bigint[])"
-                " u (key, status, claim, rule_id, started_at, completed_at, result, error, input_tokens, output_tokens)"
+                " u (key, status, claim, rule_id, started_at, completed_at, result, error, "
+                "input_tokens, output_tokens)"
                 " WHERE s.key = u.key AND s.completed_at IS NULL",
     .types = "ITIBIIBBII",
     .exact = true,

@@ -2,29 +2,38 @@
  * Steps as the API shows them. */
 #include "store/internal.h"
 
-#define VIEW_COLUMNS                                                                                                   \
-    "s.key, s.step_id, s.kind, s.target, s.status, s.idempotency, s.args_hash, s.occurrence, s.started_at,"            \
-    " s.completed_at, s.rule_id, s.args, s.result, s.error, coalesce(s.input_tokens, -1), coalesce(s.output_tokens, -1) "
+#define VIEW_COLUMNS                                                                               \
+    "s.key, s.step_id, s.kind, s.target, s.status, s.idempotency, s.args_hash, s.occurrence, "     \
+    "s.started_at,"                                                                                \
+    " s.completed_at, s.rule_id, s.args, s.result, s.error, coalesce(s.input_tokens, -1), "        \
+    "coalesce(s.output_tokens, -1) "
 
 static const struct db_sql SQL_STEP_READ = {
     .name = "step_read",
-    .sqlite = "SELECT " VIEW_COLUMNS "FROM steps s WHERE s.execution_key = (SELECT key FROM executions WHERE id = $1)"
+    .sqlite = "SELECT " VIEW_COLUMNS
+              "FROM steps s WHERE s.execution_key = (SELECT key FROM executions WHERE id = $1)"
               " AND substr(s.step_id, 1, 8) = substr($2, 1, 8) AND s.step_id = $2",
     .types = "bb",
 };
 
-/* By key, which is the order of creation; the index is by execution and step id, so a page costs the execution's steps. */
-#define PAGE_FROM "FROM steps s WHERE s.execution_key = (SELECT key FROM executions WHERE id = $1) AND s.key > $2 "
-#define PAGE_END "ORDER BY s.key LIMIT $3"
+/* By key, which is the order of creation; the index is by execution and step id, so a page looks at
+ * all the execution's entries. Without a filter it fetches only its own rows. */
+#define PAGE_FROM                                                                                  \
+    "FROM steps s WHERE s.execution_key = (SELECT key FROM executions WHERE id = $1) AND s.key + " \
+    "0 > $2 "
+#define PAGE_END "ORDER BY s.key + 0 LIMIT $3"
 
 static const struct db_sql SQL_STEPS_ALL = {
     .name = "steps_all",
-    .sqlite = "SELECT " VIEW_COLUMNS PAGE_FROM PAGE_END,
+    .sqlite = "SELECT " VIEW_COLUMNS "FROM (SELECT s.key " PAGE_FROM PAGE_END
+              ") p JOIN steps s ON s.key = p.key"
+              " ORDER BY s.key",
     .types = "bii",
 };
 static const struct db_sql SQL_STEPS_TERMINAL = {
     .name = "steps_terminal",
-    .sqlite = "SELECT " VIEW_COLUMNS PAGE_FROM "AND s.status IN " TERMINAL_STEP_STATUSES " " PAGE_END,
+    .sqlite =
+        "SELECT " VIEW_COLUMNS PAGE_FROM "AND s.status IN " TERMINAL_STEP_STATUSES " " PAGE_END,
     .types = "bii",
 };
 static const struct db_sql SQL_STEPS_STATUS = {
@@ -69,10 +78,12 @@ static void on_view(void *ctx, struct db *db, size_t row)
     list_add(page->rows, v);
 }
 
-bool store_read_step(struct store_reader *r, const struct uuid *execution_id, const struct hash *step_id,
-                     struct arena *a, struct step_view *out, bool *found, struct err *e)
+bool store_read_step(struct store_reader *r, const struct uuid *execution_id,
+                     const struct hash *step_id, struct arena *a, struct step_view *out,
+                     bool *found, struct err *e)
 {
-    struct step_page page = {.arena = a, .payloads = {.db = r->db, .arena = a}, .max_bytes = SIZE_MAX};
+    struct step_page page = {
+        .arena = a, .payloads = {.db = r->db, .arena = a}, .max_bytes = SIZE_MAX};
     bool ok;
 
     db_call(r->db, &SQL_STEP_READ, on_view, &page);
@@ -88,15 +99,21 @@ bool store_read_step(struct store_reader *r, const struct uuid *execution_id, co
     return ok;
 }
 
-bool store_read_steps(struct store_reader *r, const struct uuid *execution_id, struct str status, int64_t after_key,
-                      size_t limit, size_t max_bytes, struct arena *a, struct step_view **out, size_t *n,
-                      struct err *e)
+/* NOLINTNEXTLINE(readability-function-size): bounds in, a page out */
+bool store_read_steps(struct store_reader *r, const struct uuid *execution_id, struct str status,
+                      int64_t after_key, size_t limit, size_t max_bytes, struct arena *a,
+                      struct step_view **out, size_t *n, struct err *e)
 {
-    struct step_page page = {.arena = a, .payloads = {.db = r->db, .arena = a}, .max_bytes = max_bytes};
+    struct step_page page = {
+        .arena = a, .payloads = {.db = r->db, .arena = a}, .max_bytes = max_bytes};
     bool any = str_empty(status), terminal = str_eq(status, STR("terminal")), ok;
 
     *n = 0;
-    db_call(r->db, any ? &SQL_STEPS_ALL : terminal ? &SQL_STEPS_TERMINAL : &SQL_STEPS_STATUS, on_view, &page);
+    db_call(r->db,
+            any        ? &SQL_STEPS_ALL
+            : terminal ? &SQL_STEPS_TERMINAL
+                       : &SQL_STEPS_STATUS,
+            on_view, &page);
     db_uuid(r->db, execution_id);
     db_int(r->db, after_key);
     db_int(r->db, (int64_t)limit);

@@ -50,7 +50,8 @@ struct store *store_open(const struct store_options *opt, struct err *e)
         ok = open_postgres(s, opt->url, e);
     else
         err_set(e, ERR_VALIDATION,
-                "the database address must begin with sqlite:// (sqlite:///absolute/path, sqlite://relative/path) or "
+                "the database address must begin with sqlite:// (sqlite:///absolute/path, "
+                "sqlite://relative/path) or "
                 "postgres://");
     if (ok)
         return s;
@@ -114,11 +115,12 @@ void store_writer_close(struct store_writer *w)
     free(w);
 }
 
-/* Changes nothing, yet a page (or a row version) must reach the disk. */
-static const struct db_sql SQL_PROVE = {
-    .name = "prove",
-    .sqlite = "UPDATE schema_migrations SET applied_at = applied_at WHERE number = 1",
+/* It must change something: SQLite does not write a page whose content stays the same. */
+static const struct db_sql SQL_RECOVERED = {
+    .name = "recovered",
+    .sqlite = "UPDATE recoveries SET count = count + 1",
     .types = "",
+    .exact = true,
 };
 
 bool store_writer_recover(struct store_writer *w, struct err *e)
@@ -130,14 +132,14 @@ bool store_writer_recover(struct store_writer *w, struct err *e)
     if (!db_reopen(w->db, e))
         return false;
     db_begin(w->db);
-    db_call(w->db, &SQL_PROVE, NULL, NULL);
+    db_call(w->db, &SQL_RECOVERED, NULL, NULL);
     db_one(w->db);
     w->broken = !db_commit(w->db, &unknown, e);
     return !w->broken;
 }
 
-bool store_expired_leases(struct store_writer *w, struct working_set *ws, size_t limit, struct arena *a,
-                          struct uuid **out, size_t *n, struct err *e)
+bool store_expired_leases(struct store_writer *w, struct working_set *ws, size_t limit,
+                          struct arena *a, struct uuid **out, size_t *n, struct err *e)
 {
     *n = 0;
     return w->store->kind->expired_leases(w, ws, limit, a, out, n, e);

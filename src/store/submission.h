@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What the SQLite store remembers of counted submissions. There they are appended and never looked up: this process is the
- * only one that counts, and the counts of leased executions live in the working set. Those that were there before the set
- * was (at start, after an error) are read in one pass over the table and handed out as their executions load. */
+ * What the SQLite store remembers of counted submissions. There they are appended and never looked
+ * up: this process is the only one that counts, and the counts of leased executions live in the
+ * working set. Those that were there before the set was (at start, after an error) are read in one
+ * pass over the table and handed out as their executions load. */
 #ifndef STORE_SUBMISSION_H
 #define STORE_SUBMISSION_H
 

@@ -1,22 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Counts and keys on Postgres: any replica may take the next call, so they load with the execution, by the calls and keys
- * that are named. A row of an older claim counts as none: a claim clears the counts by moving the execution's own. */
+ * Counts and keys on Postgres: any replica may take the next call, so they load with the execution,
+ * by the calls and keys that are named. A row of an older claim counts as none: a claim clears the
+ * counts by moving the execution's own. */
 #include "store/submission.h"
 
 /* ---- load ---- */
 
 static const struct db_sql SQL_TALLY_LOAD = {
     .name = "tally_load",
-    .postgres = "SELECT u.ord, s.count FROM unnest($1::bytea[], $2::bytea[]) WITH ORDINALITY u (id, call, ord)"
-                " JOIN executions e ON e.id = u.id"
-                " JOIN submissions s ON s.execution_key = e.key AND s.call = u.call AND s.claim = e.claim",
+    .postgres =
+        "SELECT u.ord, l.count FROM unnest($1::bytea[], $2::bytea[]) WITH ORDINALITY u (id, call, "
+        "ord)"
+        " JOIN executions e ON e.id = u.id CROSS JOIN LATERAL (SELECT s.count FROM submissions s"
+        " WHERE s.execution_key = e.key AND s.call = u.call AND s.claim = e.claim OFFSET 0) l",
     .types = "BB",
 };
 static const struct db_sql SQL_KEY_LOAD = {
     .name = "key_load",
-    .postgres = "SELECT u.ord, k.call, k.step_id FROM unnest($1::bytea[], $2::bytea[]) WITH ORDINALITY"
-                " u (id, request_key, ord) JOIN executions e ON e.id = u.id JOIN submission_keys k"
-                " ON k.execution_key = e.key AND k.request_key = u.request_key AND k.claim = e.claim",
+    .postgres =
+        "SELECT u.ord, l.call, l.step_id FROM unnest($1::bytea[], $2::bytea[]) WITH ORDINALITY"
+        " u (id, request_key, ord) JOIN executions e ON e.id = u.id"
+        " CROSS JOIN LATERAL (SELECT k.call, k.step_id FROM submission_keys k WHERE "
+        "k.execution_key = e.key"
+        " AND k.request_key = u.request_key AND k.claim = e.claim OFFSET 0) l",
     .types = "BB",
 };
 
@@ -118,24 +124,27 @@ void postgres_put_submissions(struct load *ld)
 /* One call may be counted twice in a group: the last count is the one that holds. */
 static const struct db_sql SQL_TALLY_WRITE = {
     .name = "tally_write",
-    .postgres = "INSERT INTO submissions (execution_key, claim, call, count)"
-                " SELECT DISTINCT ON (u.execution_key, u.call) u.execution_key, u.claim, u.call, u.count"
-                " FROM unnest($1::bigint[], $2::bigint[], $3::bytea[], $4::bigint[])"
-                " u (execution_key, claim, call, count)"
-                " ORDER BY u.execution_key, u.call, u.claim DESC, u.count DESC"
-                " ON CONFLICT (execution_key, call) DO UPDATE SET claim = excluded.claim, count = excluded.count",
+    .postgres =
+        "INSERT INTO submissions (execution_key, claim, call, count)"
+        " SELECT DISTINCT ON (u.execution_key, u.call) u.execution_key, u.claim, u.call, u.count"
+        " FROM unnest($1::bigint[], $2::bigint[], $3::bytea[], $4::bigint[])"
+        " u (execution_key, claim, call, count)"
+        " ORDER BY u.execution_key, u.call, u.claim DESC, u.count DESC"
+        " ON CONFLICT (execution_key, call) DO UPDATE SET claim = excluded.claim, count = "
+        "excluded.count",
     .types = "IIBI",
 };
 static const struct db_sql SQL_KEY_WRITE = {
     .name = "key_write",
-    .postgres = "INSERT INTO submission_keys (execution_key, claim, request_key, call, step_id)"
-                " SELECT DISTINCT ON (u.execution_key, u.request_key)"
-                " u.execution_key, u.claim, u.request_key, u.call, u.step_id"
-                " FROM unnest($1::bigint[], $2::bigint[], $3::bytea[], $4::bytea[], $5::bytea[])"
-                " u (execution_key, claim, request_key, call, step_id)"
-                " ORDER BY u.execution_key, u.request_key, u.claim DESC"
-                " ON CONFLICT (execution_key, request_key)"
-                " DO UPDATE SET claim = excluded.claim, call = excluded.call, step_id = excluded.step_id",
+    .postgres =
+        "INSERT INTO submission_keys (execution_key, claim, request_key, call, step_id)"
+        " SELECT DISTINCT ON (u.execution_key, u.request_key)"
+        " u.execution_key, u.claim, u.request_key, u.call, u.step_id"
+        " FROM unnest($1::bigint[], $2::bigint[], $3::bytea[], $4::bytea[], $5::bytea[])"
+        " u (execution_key, claim, request_key, call, step_id)"
+        " ORDER BY u.execution_key, u.request_key, u.claim DESC"
+        " ON CONFLICT (execution_key, request_key)"
+        " DO UPDATE SET claim = excluded.claim, call = excluded.call, step_id = excluded.step_id",
     .types = "IIBBB",
 };
 

@@ -16,8 +16,9 @@ struct past_execution {
     LIST(struct past_submission) rows; /* may be empty: then it is known that nothing was counted */
 };
 
-/* Holds every live execution that had an owner when the table was read and has not been loaded since. One that is loaded
- * with an owner and is not here was counted by this process after that: then the table is read again. */
+/* Holds every live execution that had an owner when the table was read and has not been loaded
+ * since. One that is loaded with an owner and is not here was counted by this process after that:
+ * then the table is read again. */
 struct past_submissions {
     struct map executions; /* uuid → struct past_execution */
 };
@@ -26,13 +27,15 @@ struct past_submissions {
 
 static const struct db_sql SQL_OWNED = {
     .name = "submission_owned",
-    .sqlite = "SELECT id FROM executions WHERE status IN " LIVE_EXECUTION_STATUSES " AND owner <> 'none'",
+    .sqlite =
+        "SELECT id FROM executions WHERE status IN " LIVE_EXECUTION_STATUSES " AND owner <> 'none'",
 };
 static const struct db_sql SQL_SUBMISSION_ALL = {
     .name = "submission_all",
-    .sqlite = "SELECT e.id, s.call, s.request_key, s.step_id FROM submissions s CROSS JOIN executions e"
-              " WHERE e.key = s.execution_key AND e.claim = s.claim AND e.owner <> 'none'"
-              " AND e.status IN " LIVE_EXECUTION_STATUSES,
+    .sqlite =
+        "SELECT e.id, s.call, s.request_key, s.step_id FROM submissions s CROSS JOIN executions e"
+        " WHERE e.key = s.execution_key AND e.claim = s.claim AND e.owner <> 'none'"
+        " AND e.status IN " LIVE_EXECUTION_STATUSES,
 };
 
 static struct str uuid_str(const struct uuid *id)
@@ -120,7 +123,8 @@ static bool read_past(struct load *ld, struct err *e)
 /* Nothing was counted for an execution that no attempt owns: a claim starts from 0. */
 static bool was_counted(const struct loaded_execution *le)
 {
-    return le->found && le->row.owner != OWNER_NONE && !execution_status_is_terminal(le->row.status);
+    return le->found && le->row.owner != OWNER_NONE &&
+           !execution_status_is_terminal(le->row.status);
 }
 
 bool sqlite_load_submissions(struct load *ld, struct err *e)
@@ -171,7 +175,8 @@ void sqlite_put_submissions(struct load *ld)
 
 static const struct db_sql SQL_SUBMISSION_INSERT = {
     .name = "submission_insert",
-    .sqlite = "INSERT INTO submissions (execution_key, claim, call, request_key, step_id) VALUES ($1, $2, $3, $4, $5)",
+    .sqlite = "INSERT INTO submissions (execution_key, claim, call, request_key, step_id) VALUES "
+              "($1, $2, $3, $4, $5)",
     .exact = true,
 };
 
@@ -199,12 +204,15 @@ void sqlite_apply_submissions(struct apply *ap)
 
 static const struct db_sql SQL_SLICE_END = {
     .name = "submission_slice",
-    .sqlite = "SELECT count(*), max(key) FROM (SELECT key FROM submissions WHERE key > $1 ORDER BY key LIMIT $2)",
+    .sqlite = "SELECT count(*), max(key) FROM (SELECT key FROM submissions WHERE key > $1 ORDER BY "
+              "key LIMIT $2)",
 };
 static const struct db_sql SQL_SUBMISSION_SWEEP = {
     .name = "submission_sweep",
-    .sqlite = "DELETE FROM submissions WHERE key > $1 AND key <= $2 AND NOT EXISTS (SELECT 1 FROM executions e"
-              " WHERE e.key = submissions.execution_key AND e.claim = submissions.claim AND e.owner <> 'none'"
+    .sqlite = "DELETE FROM submissions WHERE key > $1 AND key <= $2 AND NOT EXISTS (SELECT 1 FROM "
+              "executions e"
+              " WHERE e.key = submissions.execution_key AND e.claim = submissions.claim AND "
+              "e.owner <> 'none'"
               " AND e.status IN " LIVE_EXECUTION_STATUSES ")",
 };
 

@@ -37,7 +37,8 @@ static void assert_same(struct str got, struct str want)
 
 static void check_size(struct fixture *f, size_t n)
 {
-    struct str input = bytes_of(n, 1), args = bytes_of(n, 2), result = bytes_of(n, 3), state = bytes_of(n, 4);
+    struct str input = bytes_of(n, 1), args = bytes_of(n, 2), result = bytes_of(n, 3),
+               state = bytes_of(n, 4);
     struct uuid id;
     struct hash h = fixture_hash(n);
     struct execution *x;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Counted submissions outlive the kernel and end with their claim; leases as each database keeps them. */
+ * Counted submissions outlive the kernel and end with their claim; leases as each database keeps
+ * them. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -28,7 +29,8 @@ static struct uuid claimed_execution(struct fixture *f)
 
 static struct tally_ref ref_of(const struct uuid *id, uint64_t call, const char *key)
 {
-    struct tally_ref ref = {.execution_id = *id, .call = fixture_call(call), .has_key = key != NULL};
+    struct tally_ref ref = {
+        .execution_id = *id, .call = fixture_call(call), .has_key = key != NULL};
 
     if (key != NULL)
         memcpy(ref.key, key, strnlen(key, sizeof(ref.key)));
@@ -36,7 +38,8 @@ static struct tally_ref ref_of(const struct uuid *id, uint64_t call, const char 
 }
 
 /* As a submission's command does: names what it needs, then counts. */
-static void count(struct fixture *f, const struct uuid *id, uint64_t call, const char *key, uint64_t step)
+static void count(struct fixture *f, const struct uuid *id, uint64_t call, const char *key,
+                  uint64_t step)
 {
     struct tally_ref ref = ref_of(id, call, key);
     struct hash h = fixture_hash(step);
@@ -60,7 +63,8 @@ static int64_t tally(struct fixture *f, const struct uuid *id, uint64_t call, co
     return ws_tally(x, &ref.call);
 }
 
-static const struct submission_key *key_row(struct fixture *f, const struct uuid *id, const char *key)
+static const struct submission_key *key_row(struct fixture *f, const struct uuid *id,
+                                            const char *key)
 {
     struct tally_ref ref = ref_of(id, 0, key);
 

@@ -354,7 +354,8 @@ void memory_store_apply(struct memory_store *m, struct working_set *ws)
         apply_execution(m, c->executions.at[i]);
     for (size_t i = 0; i < c->retired.n; i++)
         for (size_t j = 0; j < m->all.n; j++)
-            if (m->all.at[j]->has_dispatch && uuid_eq(&m->all.at[j]->dispatch.id, &c->retired.at[i]->id)) {
+            if (m->all.at[j]->has_dispatch &&
+                uuid_eq(&m->all.at[j]->dispatch.id, &c->retired.at[i]->id)) {
                 ADD(m->all.at[j]->old_dispatches, c->retired.at[i]->id);
                 m->all.at[j]->has_dispatch = false;
             }

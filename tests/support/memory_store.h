@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A store in memory for simulations: loads a working set and applies its changes as the real ones do, with a clock that the
- * test turns. It can forget what a killed process forgets. */
+ * A store in memory for simulations: loads a working set and applies its changes as the real ones
+ * do, with a clock that the test turns. It can forget what a killed process forgets. */
 #ifndef SUPPORT_MEMORY_STORE_H
 #define SUPPORT_MEMORY_STORE_H
 

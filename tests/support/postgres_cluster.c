@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The server refuses to run as root, so root starts it as the user `postgres`. It is a child of the test, dies with it,
- * and is ended by its pid. */
+ * The server refuses to run as root, so root starts it as the user `postgres`. It is a child of the
+ * test, dies with it, and is ended by its pid. */
 #include "support/postgres_cluster.h"
 
 #include <ftw.h>
@@ -111,9 +111,24 @@ static void wait_until_ready(void)
 static void start_cluster(void)
 {
     char data[96], socket_folder[128];
-    const char *initdb[] = {"initdb", "-D", data, "-U", "postgres", "-A", "trust", "-N", "-E", "UTF8", "--locale=C.UTF-8", NULL};
-    const char *postgres[] = {"postgres", "-D", data, "-k", cluster.folder, "-c", "listen_addresses=", "-c", "fsync=on", "-c",
-                        "synchronous_commit=on", "-c", "shared_buffers=64MB", "-c", "max_connections=100", NULL};
+    const char *initdb[] = {"initdb", "-D", data, "-U",   "postgres",         "-A",
+                            "trust",  "-N", "-E", "UTF8", "--locale=C.UTF-8", NULL};
+    const char *postgres[] = {"postgres",
+                              "-D",
+                              data,
+                              "-k",
+                              cluster.folder,
+                              "-c",
+                              "listen_addresses=",
+                              "-c",
+                              "fsync=on",
+                              "-c",
+                              "synchronous_commit=on",
+                              "-c",
+                              "shared_buffers=64MB",
+                              "-c",
+                              "max_connections=100",
+                              NULL};
     int status = -1;
 
     make_folder(data, sizeof(data));
@@ -124,7 +139,8 @@ static void start_cluster(void)
     assert_true(cluster.pid > 0);
     atexit(stop_cluster);
     snprintf(socket_folder, sizeof(socket_folder), "%s", cluster.folder);
-    snprintf(cluster.url, sizeof(cluster.url), "postgres://postgres@/postgres?host=%s", socket_folder);
+    snprintf(cluster.url, sizeof(cluster.url), "postgres://postgres@/postgres?host=%s",
+             socket_folder);
     wait_until_ready();
 }
 
@@ -161,7 +177,8 @@ const char *postgres_cluster_query(const char *url, const char *sql)
 /* The name stands between "/" and "?" (or the end). */
 static void replace_database(const char *name, char *out, size_t size)
 {
-    const char *url = cluster_url(), *host = strstr(url, "://"), *slash = host == NULL ? NULL : strchr(host + 3, '/');
+    const char *url = cluster_url(), *host = strstr(url, "://"),
+               *slash = host == NULL ? NULL : strchr(host + 3, '/');
     const char *rest = slash == NULL ? NULL : strchr(slash, '?');
 
     assert_non_null(slash);

@@ -185,7 +185,8 @@ void fixture_claim(struct fixture *f, struct execution *exec)
     ws_touch_dispatch(&f->ws, exec);
 }
 
-struct step *fixture_step(struct fixture *f, struct execution *exec, const struct hash *id, struct str args)
+struct step *fixture_step(struct fixture *f, struct execution *exec, const struct hash *id,
+                          struct str args)
 {
     struct step *step = ws_new_step(&f->ws, exec, id);
 
@@ -227,7 +228,8 @@ void fixture_event(struct fixture *f, struct execution *exec, const char *lines)
 void fixture_count(struct fixture *f, struct execution *exec, uint64_t call, const char *key,
                    const struct hash *step_id)
 {
-    struct tally_ref ref = {.execution_id = exec->id, .call = fixture_call(call), .has_key = key != NULL};
+    struct tally_ref ref = {
+        .execution_id = exec->id, .call = fixture_call(call), .has_key = key != NULL};
 
     if (key != NULL)
         memcpy(ref.key, key, strnlen(key, sizeof(ref.key)));

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A store with one writer, one reader and a working set, on a database of its own: SQLite in a temporary folder, or a new
- * database of a Postgres cluster (postgres_cluster.h). */
+ * A store with one writer, one reader and a working set, on a database of its own: SQLite in a
+ * temporary folder, or a new database of a Postgres cluster (postgres_cluster.h). */
 #ifndef SUPPORT_STORE_FIXTURE_H
 #define SUPPORT_STORE_FIXTURE_H
 
@@ -34,14 +34,18 @@ struct call_key fixture_call(uint64_t seed);
 void fixture_agent(struct fixture *f, const char *id); /* registers and commits */
 void fixture_load(struct fixture *f);                  /* fails the test on an error */
 void fixture_commit(struct fixture *f);                /* likewise; ends the group */
-struct execution *fixture_execution(struct fixture *f, const char *agent_id); /* new, running, with a queued dispatch */
+struct execution *
+fixture_execution(struct fixture *f,
+                  const char *agent_id); /* new, running, with a queued dispatch */
 /* Loads an execution; NULL when there is none. */
 struct execution *fixture_get(struct fixture *f, const struct uuid *id);
 /* Claimed and acked: an attempt works under a lease. */
 void fixture_claim(struct fixture *f, struct execution *exec);
-struct step *fixture_step(struct fixture *f, struct execution *exec, const struct hash *id, struct str args);
+struct step *fixture_step(struct fixture *f, struct execution *exec, const struct hash *id,
+                          struct str args);
 void fixture_settle(struct fixture *f, struct step *step, struct str result);
 void fixture_event(struct fixture *f, struct execution *exec, const char *line);
-void fixture_count(struct fixture *f, struct execution *exec, uint64_t call, const char *key, const struct hash *step_id);
+void fixture_count(struct fixture *f, struct execution *exec, uint64_t call, const char *key,
+                   const struct hash *step_id);
 
 #endif

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from harness import Attempt, Cluster, FakeAgent, Kernel, eventually
+from harness import Attempt, Cluster, Delivery, FakeAgent, Kernel, Reply, eventually
 from harness.proxy import Proxy
+from harness.waiting import let_pass
 
 NewKernel = Callable[..., Kernel]
 NewAgent = Callable[..., FakeAgent]
@@ -127,6 +128,31 @@ class TestAway:
         cluster.start()
         agent.start()
         agent.take_attempt(execution["id"], 40).complete().expect(204)
+
+    @pytest.mark.parametrize("status", [200, 500])
+    def test_answer_of_a_webhook_that_comes_meanwhile(
+        self, cluster: Cluster, launch: NewKernel, new_agent: NewAgent, status: int
+    ) -> None:
+        """What became of a delivery is recorded when the database is back, not forgotten."""
+        kernel = launch(database_url=cluster.new_url())
+        agent, client = new_agent(kernel), kernel.client()
+        away = threading.Event()
+
+        def answer(delivery: Delivery) -> Reply:
+            away.wait(20)
+            return Reply(status=status if delivery.attempt == 1 else 200)
+
+        agent.behaviour = answer
+        execution = client.create(agent.id)
+        run = agent.take_attempt(execution["id"])
+        cluster.stop()
+        away.set()
+        let_pass(1)
+        cluster.start()
+        if status == 500:
+            run = run.next(timeout=30)
+        eventually(lambda: "dispatch.acked" in client.event_types(run.id), 30)
+        run.complete().expect(204)
 
     def test_not_there_at_the_start(self, cluster: Cluster, launch: NewKernel) -> None:
         """A clear end, or patience until it is there; never a hang without a word."""

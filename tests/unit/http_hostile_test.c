@@ -487,6 +487,7 @@ static void out_of_files(void **state)
     struct rlimit old, tight;
     struct peer peers[N];
     struct loop *l = app.server->loops[0];
+    int highest = 0;
 
     getrlimit(RLIMIT_NOFILE, &old);
     tight = old;
@@ -496,7 +497,6 @@ static void out_of_files(void **state)
     }
     tight.rlim_cur = (rlim_t)(highest + 11); /* ours are open; about ten are left for the server */
     unsigned left = 0;
-    int highest = 0;
     for (int fd = 0; fd < (int)tight.rlim_cur; fd++)
         left += fcntl(fd, F_GETFD) < 0;
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &tight), 0);

@@ -501,6 +501,31 @@ static void addresses(void **state)
     }
 }
 
+/* Set on the listening socket alone: the server relies on accepted ones inheriting it. */
+static void accepted_sockets_do_not_wait_to_send(void **state)
+{
+    (void)state;
+    struct peer p = peer_connect(app.port);
+    int found = 0;
+
+    SEND(&p, GET("/hello"));
+    peer_expect(&p, 200, "hello");
+    for (int fd = 0; fd < 100; fd++) { /* the server lives in this process */
+        struct sockaddr_in here = {0}, there = {0};
+        socklen_t n = sizeof(here), m = sizeof(there), one = sizeof(int);
+        int no_delay = 0, alive = 0;
+        if (getsockname(fd, (struct sockaddr *)&here, &n) != 0 ||
+            ntohs(here.sin_port) != app.port || getpeername(fd, (struct sockaddr *)&there, &m) != 0)
+            continue;
+        getsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &no_delay, &one);
+        getsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &alive, &one);
+        assert_true(no_delay != 0 && alive != 0);
+        found++;
+    }
+    assert_int_equal(found, 1);
+    peer_close(&p);
+}
+
 static void the_file_limit_is_raised(void **state)
 {
     (void)state;
@@ -531,6 +556,7 @@ int main(void)
         WITH_SERVER(output_is_bounded),
         WITH_SERVER(several_loops),
         WITH_SERVER(addresses),
+        WITH_SERVER(accepted_sockets_do_not_wait_to_send),
         WITH_SERVER(the_file_limit_is_raised),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -49,7 +49,7 @@ CREATE INDEX executions_by_agent ON executions (agent_id, status, id);
 CREATE INDEX executions_by_status ON executions (status, id);
 CREATE INDEX executions_deadline ON executions (deadline_at)
     WHERE deadline_at IS NOT NULL AND status IN ('pending', 'running', 'blocked');
-CREATE INDEX executions_working ON executions (key) WHERE owner = 'working';
+CREATE INDEX executions_working ON executions (id) WHERE owner = 'working';
 
 CREATE TABLE dispatches (
     key BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -89,7 +89,7 @@ CREATE TABLE steps (
     args BYTEA,
     result BYTEA,
     error BYTEA
-) WITH (fillfactor = 60); -- the outcome is a second version of the row, on the same page
+) WITH (fillfactor = 50); -- the outcome is a second, larger version of the row, on the same page
 -- Eight bytes of a hash find it; the whole id is compared after the fetch.
 CREATE INDEX steps_by_id ON steps (execution_key, substr(step_id, 1, 8));
 
@@ -126,3 +126,9 @@ CREATE TABLE blobs (
     data BYTEA NOT NULL
 );
 ALTER TABLE blobs ALTER COLUMN data SET STORAGE EXTERNAL;
+
+-- How often a writer came back after an error: writing it proves that the database takes writes again.
+CREATE TABLE recoveries (
+    count BIGINT NOT NULL
+);
+INSERT INTO recoveries (count) VALUES (0);

@@ -42,6 +42,7 @@ CREATE INDEX executions_by_agent ON executions (agent_id, status, id);
 CREATE INDEX executions_by_status ON executions (status, id);
 CREATE INDEX executions_deadline ON executions (deadline_at)
     WHERE deadline_at IS NOT NULL AND status IN ('pending', 'running', 'blocked');
+CREATE INDEX executions_working ON executions (id) WHERE owner = 'working';
 
 CREATE TABLE dispatches (
     key INTEGER PRIMARY KEY,
@@ -111,3 +112,9 @@ CREATE TABLE blobs (
     key INTEGER PRIMARY KEY,
     data BLOB NOT NULL
 );
+
+-- How often a writer came back after an error: writing it proves that the database takes writes again.
+CREATE TABLE recoveries (
+    count BIGINT NOT NULL
+);
+INSERT INTO recoveries (count) VALUES (0);

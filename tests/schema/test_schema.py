@@ -1,0 +1,202 @@
+"""Requests that schemathesis makes up from docs/openapi.yaml, good ones and broken ones.
+
+Ids that are made up exist nowhere, so most requests would end as 404 before the kernel has looked at
+them. Ids of real runs are therefore put into most of them, chosen by the request alone: a request that
+failed fails again. REBUNO_TEST_EXAMPLES says how many requests each route gets beyond the systematic
+ones, and makes them random.
+"""
+
+import os
+import zlib
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, settings
+from requests import PreparedRequest
+from requests.auth import AuthBase
+from schemathesis import Case, Response
+from schemathesis.checks import CHECKS, load_all_checks
+from schemathesis.core.parameters import ParameterLocation
+
+from conftest import Database, cancel_all
+from harness import API, Attempt, BearerClient, FakeAgent, Kernel
+from harness.kernel import TOKEN
+from harness.openapi import DOCUMENT
+
+EXAMPLES = os.environ.get("REBUNO_TEST_EXAMPLES")
+NORMAL_EXAMPLES = 10
+ANSWER_S = 8.0  # `wait` is cut to a second, and only streams of ended runs are read
+LEASE_S = 3600  # the tests send no heartbeats
+DISPATCH_HEADERS = {"Rebuno-Dispatch-Id", "Rebuno-Dispatch-Attempt"}
+ENDS_RUN = {"cancelExecution", "completeExecution", "failExecution", "releaseAttempt"}
+ENDS_STEP = {"completeStep", "failStep"}
+
+schema = schemathesis.openapi.from_path(DOCUMENT)
+schema.config.generation.update(
+    with_security_parameters=False, deterministic=EXAMPLES is None, database="none"
+)
+# HEAD is GET's shadow, and QUERY no method that the kernel knows: 501, as for any other word.
+schema.config.phases.coverage.unexpected_methods = {
+    method.lower() for method in ("GET", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE")
+}
+load_all_checks()
+
+
+class Credentials(AuthBase):
+    """Signs the final request for an agent, or adds the token, as its route asks for."""
+
+    def __init__(self, agent: FakeAgent | None) -> None:
+        self.agent = agent
+
+    def __call__(self, request: PreparedRequest) -> PreparedRequest:
+        if self.agent is None:
+            request.headers["Authorization"] = f"Bearer {TOKEN}"
+            return request
+        body = request.body or b""
+        data = body.encode() if isinstance(body, str) else bytes(body)
+        dispatch = None
+        attempt = request.headers.get("Rebuno-Dispatch-Attempt", "")
+        identity = request.headers.get("Rebuno-Dispatch-Id", "")
+        if attempt or identity:
+            dispatch = (_text(identity), _text(attempt))
+        assert request.method is not None
+        signed = self.agent.signer.headers(
+            request.method, request.path_url, data, dispatch=dispatch
+        )
+        for name in ("Rebuno-Agent-Id", "Rebuno-Timestamp", "Rebuno-Signature"):
+            request.headers[name] = signed[name]
+        return request
+
+
+def _text(header: str | bytes) -> str:
+    return header.decode("latin-1") if isinstance(header, bytes) else header
+
+
+class World:
+    """One agent with a run that ended and a run that goes on; whoever ends that one gets another."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+        self.client: BearerClient = kernel.client()
+        self.agent = FakeAgent(kernel.url)
+        registration = self.agent.registration(lease_timeout_seconds=LEASE_S)
+        self.client.post("/v0/agents", registration).expect(201)
+        self.begin()
+        self.attempt.complete_step(self.step, {"n": 1}).expect(200)
+        self.attempt.complete("done", state={"n": 1}).expect(204)
+        self.ended, self.ended_step = self.attempt, self.step
+        self.begin()
+
+    def begin(self) -> None:
+        created = self.client.create(self.agent.id, input={"n": 1})
+        self.attempt: Attempt = self.agent.take_attempt(created["id"])
+        self.step = self.attempt.proceed("look_up", {"name": "Ada"})
+
+    def after(self, case: Case, answer: Response) -> None:
+        operation = operation_of(case)
+        if answer.status_code >= 300:
+            return
+        if operation in ENDS_RUN:
+            self.begin()
+        elif operation in ENDS_STEP:
+            self.step = self.attempt.proceed("look_up", {"name": "Ada"})
+
+    def close(self) -> None:
+        cancel_all(self.client, self.agent.id)
+        self.agent.stop()
+        assert not self.agent.errors, self.agent.errors
+
+    # Real ids
+
+    def settle(self, case: Case) -> None:
+        """Puts real ids in where the request has made-up good ones, and keeps waits short."""
+        choice = zlib.crc32(repr((case.path_parameters, case.query, case.body)).encode()) % 4
+        meta = case.meta
+        assert meta is not None
+        if not meta.is_negative_at(ParameterLocation.PATH):
+            self._settle_path(case, choice)
+        if not meta.is_negative_at(ParameterLocation.HEADER):
+            self._settle_headers(case, choice)
+        if isinstance(case.body, dict) and isinstance(case.body.get("agent_id"), str) and choice:
+            case.body["agent_id"] = self.agent.id
+        if operation_of(case) == "listEvents":
+            _shorten_wait(case)
+
+    def _settle_path(self, case: Case, choice: int) -> None:
+        path = case.path_parameters
+        ended = choice == 1 or operation_of(case) == "followDeltas"
+        attempt = self.ended if ended else self.attempt
+        if "execution_id" in path and choice:
+            path["execution_id"] = attempt.id
+        if "step_id" in path and choice:
+            path["step_id"] = self.ended_step if ended else self.step
+        if "agent_id" in path and choice:
+            path["agent_id"] = self.agent.id
+
+    def _settle_headers(self, case: Case, choice: int) -> None:
+        if operation_of(case) == "publishDelta" and len(DISPATCH_HEADERS & set(case.headers)) == 1:
+            for name in DISPATCH_HEADERS:  # optional, but only together: no schema can say that
+                case.headers.pop(name, None)
+        delivery = (self.ended if choice == 1 else self.attempt).delivery
+        if "Rebuno-Dispatch-Id" in case.headers and choice:
+            case.headers["Rebuno-Dispatch-Id"] = delivery.dispatch_id
+        if "Rebuno-Dispatch-Attempt" in case.headers and choice:
+            case.headers["Rebuno-Dispatch-Attempt"] = str(delivery.attempt)
+
+
+def _shorten_wait(case: Case) -> None:
+    try:
+        wait = int(str(case.query.get("wait", 0)))
+    except ValueError:
+        return
+    if wait > 1:
+        case.query["wait"] = 1
+
+
+def operation_of(case: Case) -> str:
+    return str(case.operation.definition.raw["operationId"])
+
+
+def security_of(case: Case) -> list[dict[str, Any]]:
+    return list(case.operation.definition.raw["security"])
+
+
+def checks_for(case: Case) -> list[Any]:
+    """All of schemathesis but those whose place another check takes.
+
+    `ignored_auth`: test_credentials_come_first asks for more. `use_after_free` and
+    `ensure_resource_availability` follow resources through a stateful run.
+    """
+    left_out = {"ignored_auth", "use_after_free", "ensure_resource_availability"}
+    return [check for check in CHECKS.get_all() if check.__name__ not in left_out]
+
+
+@pytest.fixture(scope="module")
+def world(database: Database, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    folder = tmp_path_factory.mktemp(f"schema-{database}")
+    kernel = Kernel(folder, database.new_url(folder)).start()
+    world = World(kernel)
+    yield world
+    world.close()
+    kernel.stop()
+
+
+BOUNDS = settings(
+    max_examples=int(EXAMPLES or NORMAL_EXAMPLES),
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
+
+
+@schema.parametrize()
+@BOUNDS
+def test_answers_are_as_described(world: World, case: Case) -> None:
+    world.settle(case)
+    signs = any("agentId" in way for way in security_of(case))
+    credentials = Credentials(world.agent if signs else None)
+    answer = case.call(base_url=world.kernel.url, auth=credentials, timeout=ANSWER_S)
+    world.kernel.assert_alive()
+    world.after(case, answer)
+    case.validate_response(answer, checks=checks_for(case))

@@ -1,0 +1,211 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Rows and errors as the wire shows them: absent, never null; nothing of our own faults. */
+#include "support/check.h"
+
+#include "api/encode.h"
+#include "api/error.h"
+
+static const int64_t MOMENT = INT64_C(1767323045678901); /* 2026-01-02T03:04:05.678901Z */
+static const int64_t LATER = INT64_C(1767323046678901);
+
+static struct uuid uuid_of(const char *text)
+{
+    struct uuid id;
+
+    assert_true(uuid_parse(str_of(text), &id));
+    return id;
+}
+
+static void check_execution(const struct execution_view *v, int64_t now_us, const char *want)
+{
+    struct buf out = {0};
+    struct json_writer w = {.out = &out};
+
+    encode_execution(&w, v, now_us);
+    CHECK_STR(buf_str(&out), str_of(want));
+    buf_free(&out);
+}
+
+static struct execution_view execution(void)
+{
+    return (struct execution_view){
+        .id = uuid_of("01a228f4-d8bc-740f-8a2d-88656dd07add"),
+        .agent_id = STR("a\"b"),
+        .status = STR("running"),
+        .created_by = STR("bootstrap"),
+        .created_at = MOMENT,
+        .updated_at = LATER,
+    };
+}
+
+#define TIMES                                                                                      \
+    ",\"created_by\":\"bootstrap\",\"created_at\":\"2026-01-02T03:04:05.678901Z\","                \
+    "\"updated_at\":\"2026-01-02T03:04:06.678901Z\""
+#define RUNNING                                                                                    \
+    "{\"id\":\"01a228f4-d8bc-740f-8a2d-88656dd07add\",\"agent_id\":\"a\\\"b\",\"status\":"         \
+    "\"running\",\"input\":"
+
+static void a_live_execution_says_what_it_waits_for(void **state)
+{
+    struct execution_view v = execution();
+
+    (void)state;
+    check_execution(&v, MOMENT, RUNNING "null" TIMES ",\"waiting_on\":[{\"kind\":\"dispatch\"}]}");
+    v.dispatch_status = STR("queued");
+    v.dispatch_id = uuid_of("01a228f4-d8bc-7410-987e-0042d4426adf");
+    v.due_at = MOMENT;
+    check_execution(&v, MOMENT,
+                    RUNNING "null" TIMES ",\"waiting_on\":[{\"kind\":\"dispatch\",\"id\":"
+                            "\"01a228f4-d8bc-7410-987e-0042d4426adf\"}]}");
+    v.due_at = LATER;
+    check_execution(
+        &v, MOMENT,
+        RUNNING
+        "null" TIMES
+        ",\"waiting_on\":[{\"kind\":\"dispatch\",\"id\":\"01a228f4-d8bc-7410-987e-0042d4426adf\","
+        "\"until\":\"2026-01-02T03:04:06.678901Z\"}]}");
+    v.dispatch_status = STR("acked");
+    check_execution(&v, MOMENT,
+                    RUNNING "null" TIMES
+                            ",\"waiting_on\":[{\"kind\":\"agent\",\"id\":\"a\\\"b\"}]}");
+    v.lease_until = LATER;
+    check_execution(&v, MOMENT,
+                    RUNNING "null" TIMES ",\"waiting_on\":[{\"kind\":\"agent\",\"id\":\"a\\\"b\","
+                            "\"until\":\"2026-01-02T03:04:06.678901Z\"}]}");
+}
+
+static void an_ended_execution_carries_bytes_as_they_came(void **state)
+{
+    struct execution_view v = execution();
+
+    (void)state;
+    v.status = STR("completed");
+    v.input = STR("{ \"a\" : 1.0 }");
+    v.output = STR("null");
+    v.idempotency_key = STR("k");
+    v.on_behalf_of = STR("Zo\u00eb");
+    v.deadline_at = LATER;
+    check_execution(&v, MOMENT,
+                    "{\"id\":\"01a228f4-d8bc-740f-8a2d-88656dd07add\",\"agent_id\":\"a\\\"b\","
+                    "\"status\":\"completed\","
+                    "\"input\":{ \"a\" : 1.0 "
+                    "},\"output\":null,\"idempotency_key\":\"k\",\"created_by\":\"bootstrap\","
+                    "\"on_behalf_of\":\"Zo\u00eb\",\"created_at\":\"2026-01-02T03:04:05.678901Z\","
+                    "\"updated_at\":\"2026-01-02T03:04:06.678901Z\",\"deadline_at\":\"2026-01-"
+                    "02T03:04:06.678901Z\"}");
+}
+
+static void an_agent_shows_no_secret(void **state)
+{
+    const struct agent_view v = {
+        .id = STR("a"),
+        .webhook_url = STR("http://h/"),
+        .secret = STR("s3cret"),
+        .previous_secret = STR("s3cret too"),
+        .lease_timeout_us = 60000000,
+        .registered_at = MOMENT,
+        .input_schema = STR("{\"type\": \"object\"}"),
+    };
+    struct buf out = {0};
+    struct json_writer w = {.out = &out};
+
+    (void)state;
+    encode_agent(&w, &v);
+    CHECK_STR(buf_str(&out),
+              STR("{\"id\":\"a\",\"webhook_url\":\"http://h/"
+                  "\",\"registered_at\":\"2026-01-02T03:04:05.678901Z\","
+                  "\"lease_timeout_seconds\":60,\"input_schema\":{\"type\": \"object\"}}"));
+    buf_free(&out);
+}
+
+static void decisions(void **state)
+{
+    static const struct {
+        struct step_answer answer;
+        const char *want;
+    } cases[] = {
+        {{.decision = DECISION_RECORDED}, "{\"decision\":\"recorded\"}"},
+        {{.decision = DECISION_EXECUTION_TERMINAL}, "{\"decision\":\"execution_terminal\"}"},
+        {{.decision = DECISION_REPLAY, .result = STR_INIT("null")},
+         "{\"decision\":\"replay\",\"result\":null}"},
+        {{.decision = DECISION_REPLAY, .error = STR_INIT("{ }")},
+         "{\"decision\":\"replay\",\"error\":{ }}"},
+        {{.decision = DECISION_DENIED, .reason = STR_INIT("no"), .rule_id = STR_INIT("r")},
+         "{\"decision\":\"denied\",\"reason\":\"no\",\"rule_id\":\"r\"}"},
+        {{.decision = DECISION_PROCEED, .has_step_id = true},
+         "{\"decision\":\"proceed\",\"step_id\":"
+         "\"0000000000000000000000000000000000000000000000000000000000000000\"}"},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        struct buf out = {0};
+        struct json_writer w = {.out = &out};
+        encode_decision(&w, &cases[i].answer);
+        CHECK_STR(buf_str(&out), str_of(cases[i].want));
+        buf_free(&out);
+    }
+}
+
+static void errors_have_their_status(void **state)
+{
+    static const struct {
+        enum err_code code;
+        int status;
+    } cases[] = {
+        {ERR_VALIDATION, 400},       {ERR_UNAUTHORIZED, 401},       {ERR_FORBIDDEN, 403},
+        {ERR_NOT_FOUND, 404},        {ERR_METHOD_NOT_ALLOWED, 405}, {ERR_CONFLICT, 409},
+        {ERR_LEASE_SUPERSEDED, 409}, {ERR_EXECUTION_TERMINAL, 409}, {ERR_PAYLOAD_TOO_LARGE, 413},
+        {ERR_INTERNAL, 500},         {ERR_STORE_RACE, 500},         {ERR_NONE, 500},
+        {ERR_UNAVAILABLE, 503},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(cases); i++)
+        CHECKF(error_status(cases[i].code) == cases[i].status, "case %zu", i);
+    assert_int_equal(error_of_status(413), ERR_PAYLOAD_TOO_LARGE);
+    assert_int_equal(error_of_status(431), ERR_VALIDATION);
+    assert_int_equal(error_of_status(505), ERR_VALIDATION);
+}
+
+static void check_error(enum err_code code, const char *details, const char *want)
+{
+    struct buf out = {0};
+    struct err e;
+
+    err_set(&e, code, "disk I/O error in \"/var/lib/x.db\"");
+    strcpy(e.details, details);
+    error_encode(&e, &out);
+    CHECKF(str_starts(buf_str(&out), str_of(want)), "<%.*s>, want <%s…>", STR_ARG(buf_str(&out)),
+           want);
+    if (error_status(code) >= 500)
+        assert_null(memmem(out.p, out.n, "/var", 4));
+    buf_free(&out);
+}
+
+static void our_own_faults_stay_ours(void **state)
+{
+    (void)state;
+    check_error(ERR_CONFLICT, "",
+                "{\"code\":\"conflict\",\"message\":\"disk I/O error in \\\"/var/lib/x.db\\\"\"}");
+    check_error(ERR_INTERNAL, "", "{\"code\":\"internal_error\",\"message\":\"internal error");
+    check_error(ERR_STORE_RACE, "", "{\"code\":\"internal_error\",\"message\":\"internal error");
+    check_error(ERR_UNAVAILABLE, "", "{\"code\":\"unavailable\",\"message\":\"the store");
+    check_error(ERR_CONFLICT, "{\"a\":1}",
+                "{\"code\":\"conflict\",\"message\":\"disk I/O error in "
+                "\\\"/var/lib/x.db\\\"\",\"details\":{\"a\":1}}");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_live_execution_says_what_it_waits_for),
+        cmocka_unit_test(an_ended_execution_carries_bytes_as_they_came),
+        cmocka_unit_test(an_agent_shows_no_secret),
+        cmocka_unit_test(decisions),
+        cmocka_unit_test(errors_have_their_status),
+        cmocka_unit_test(our_own_faults_stay_ours),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
