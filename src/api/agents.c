@@ -145,7 +145,8 @@ static bool decode_registration(struct request *rq, struct agent_registration *i
     if (str_present(lease) &&
         (!json_int64(lease, &seconds) || seconds < 1 || seconds > LEASE_MAX_S))
         return err_set(e, ERR_VALIDATION,
-                       "field \"lease_timeout_seconds\" must be a positive integer");
+                       "field \"lease_timeout_seconds\" must be an integer from 1 to %lld",
+                       (long long)LEASE_MAX_S);
     in->lease_timeout_us = seconds * US_PER_S;
     return true;
 }

@@ -24,6 +24,7 @@ uint16_t api_port(const struct api *api);
 MUST_USE bool api_start(struct api *api, struct err *e);
 /* What the engine signals: wire these into engine_signals. Any thread. */
 void api_events(struct api *api, const struct uuid *execution_id, bool ended);
+void api_delta(struct api *api, const struct uuid *execution_id, struct str note);
 void api_agent_changed(struct api *api, struct str agent_id);
 /* Stops accepting, finishes what is in flight, ends streams and long polls; returns when done or at the deadline. */
 void api_drain(struct api *api, int64_t deadline_mono_us);

@@ -95,6 +95,8 @@ static bool serve_deltas(struct follow_pass *pass, struct waiter *w, const struc
 
     if (pass->ended || (news->events && ask && !pass->failed && has_ended(pass)))
         return true;
+    if (!w->checked || news->comment)
+        engine_want_deltas(pass->api->engine, &pass->execution_id);
     w->checked = w->checked || (news->events && !pass->failed);
     return news->comment && !http_stream_write(w->stream, COMMENT);
 }

@@ -7,6 +7,9 @@
 #include "api/page.h"
 #include "api/params.h"
 
+#include <inttypes.h>
+#include <stdlib.h>
+
 enum { DELTA_BYTES_MAX = 7000 };
 
 struct delta {
@@ -36,25 +39,52 @@ void stream_follow(struct request *rq)
 
 /* ---- publishing ---- */
 
-static void publish(struct request *rq)
+static void publish(struct api *api, const struct uuid *execution_id, struct str step_hex, const struct delta *d)
 {
-    const struct delta *d = rq->state;
     struct buf text = {0};
     struct json_writer w = {.out = &text};
-    char id[HASH_HEX_LEN];
 
-    hash_hex(&rq->step_id, id);
     buf_add(&text, STR("data: "));
     jw_open(&w, '{');
-    jw_member_str(&w, "step_id", str_make(id, sizeof(id)));
+    jw_member_str(&w, "step_id", step_hex);
     jw_member_int(&w, "seq", d->seq);
     jw_member_str(&w, "data", d->data);
     jw_close(&w, '}');
     buf_add(&text, STR("\n\n"));
     if (!text.failed)
-        hub_publish(rq->api->hub, &rq->execution_id, buf_str(&text));
+        hub_publish(api->hub, execution_id, buf_str(&text));
     buf_free(&text);
+}
+
+static void published(struct request *rq)
+{
+    const struct delta *d = rq->state;
+    char id[HASH_HEX_LEN];
+    struct buf note = {0};
+
+    hash_hex(&rq->step_id, id);
+    publish(rq->api, &rq->execution_id, str_make(id, sizeof(id)), d);
+    /* For other kernels: the step, the number, and the text as it is, since escaped it might not fit. */
+    buf_printf(&note, "%.*s %" PRId64 " ", HASH_HEX_LEN, id, d->seq);
+    buf_add(&note, d->data);
+    engine_send_delta(rq->api->engine, &rq->execution_id, buf_str(&note));
+    buf_free(&note);
     request_reply_empty(rq);
+}
+
+void api_delta(struct api *api, const struct uuid *execution_id, struct str note)
+{
+    const char *space;
+    struct delta d;
+
+    if (note.n < HASH_HEX_LEN + 3 || note.p[HASH_HEX_LEN] != ' ')
+        return;
+    space = memchr(note.p + HASH_HEX_LEN + 1, ' ', note.n - HASH_HEX_LEN - 1);
+    if (space == NULL)
+        return;
+    d.seq = strtoll(note.p + HASH_HEX_LEN + 1, NULL, 10); /* a space ends it */
+    d.data = str_slice(note, (size_t)(space - note.p) + 1, note.n);
+    publish(api, execution_id, str_slice(note, 0, HASH_HEX_LEN), &d);
 }
 
 static bool decode_delta(struct request *rq, struct delta *d, struct err *e)
@@ -93,5 +123,5 @@ void stream_publish(struct request *rq)
     in->lease = rq->lease;
     in->has_lease = rq->has_lease;
     in->step_id = rq->step_id;
-    request_submit(rq, publish);
+    request_submit(rq, published);
 }

@@ -46,6 +46,13 @@ static void on_agent(void *ctx, struct str agent_id)
     api_agent_changed(k->api, agent_id);
 }
 
+static void on_delta(void *ctx, const struct uuid *execution_id, struct str note)
+{
+    struct kernel *k = ctx;
+
+    api_delta(k->api, execution_id, note);
+}
+
 /* The folder of the development database is made; nobody else's is. */
 static bool make_parent(const char *path, struct err *e)
 {
@@ -112,7 +119,7 @@ static bool boot(struct kernel *k, struct err *e)
         .settings = &c->kernel,
         .executors = (unsigned)c->db_max_conns / 2,
         .deadline_check_interval_us = c->deadline_check_interval_us,
-        .signals = {k, on_dispatches, on_events, on_agent},
+        .signals = {k, on_dispatches, on_events, on_agent, on_delta},
     };
     struct sender_options sender = {
         .concurrency = c->dispatch_concurrency,

@@ -46,6 +46,7 @@ struct engine *engine_new(const struct engine_options *opt, struct err *e)
                       : opt->executors > 0        ? opt->executors
                                                   : executors_by_cores();
     lease_board_init(&en->leases);
+    delta_wants_init(&en->deltas);
     atomic_init(&en->writable, true);
     pthread_mutex_init(&en->clock_lock, NULL);
     pthread_condattr_init(&attr);
@@ -70,6 +71,7 @@ void engine_free(struct engine *en)
         executor_close(&en->executors[i]);
     free(en->executors);
     lease_board_free(&en->leases);
+    delta_wants_free(&en->deltas);
     pthread_cond_destroy(&en->clock_cond);
     pthread_mutex_destroy(&en->clock_lock);
     free(en);
@@ -128,6 +130,22 @@ bool engine_writable(const struct engine *en)
 int64_t engine_lease_end(struct engine *en, const struct uuid *execution_id)
 {
     return lease_board_end(&en->leases, execution_id);
+}
+
+void engine_want_deltas(struct engine *en, const struct uuid *execution_id)
+{
+    struct store_note note = {.kind = 's', .id = *execution_id};
+
+    if (!store_is_sqlite(en->store))
+        store_notify(en->store, &note, 1);
+}
+
+void engine_send_delta(struct engine *en, const struct uuid *execution_id, struct str text)
+{
+    struct store_note note = {.kind = 'x', .id = *execution_id, .text = text};
+
+    if (!store_is_sqlite(en->store) && delta_wants_has(&en->deltas, execution_id))
+        store_notify(en->store, &note, 1);
 }
 
 struct store *engine_store(const struct engine *en)
@@ -321,6 +339,10 @@ static void *listen_main(void *arg)
             s->events(s->ctx, &note.id, false);
         else if (note.kind == 'a' && s->agent_changed != NULL)
             s->agent_changed(s->ctx, note.text);
+        else if (note.kind == 's')
+            delta_wants_heard(&en->deltas, &note.id);
+        else if (note.kind == 'x' && s->delta != NULL)
+            s->delta(s->ctx, &note.id, note.text);
     }
     arena_free(&arena);
     return NULL;

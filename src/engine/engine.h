@@ -21,6 +21,7 @@ struct engine_signals {
      * other kernels on the same database did. */
     void (*events)(void *ctx, const struct uuid *execution_id, bool ended);
     void (*agent_changed)(void *ctx, struct str agent_id); /* registered, rotated, removed: forget what is cached */
+    void (*delta)(void *ctx, const struct uuid *execution_id, struct str text); /* sent by another kernel */
 };
 
 struct engine_options {
@@ -41,6 +42,11 @@ void engine_run(struct engine *en, struct command *cmd);
 bool engine_writable(const struct engine *en);
 /* When the lease of this execution ends, where the store does not know (SQLite): wall time, 0 when not leased. Any thread. */
 int64_t engine_lease_end(struct engine *en, const struct uuid *execution_id);
+/* Somebody here reads this execution's live stream: other kernels on the database are to send its deltas. To be repeated every
+ * 15 s or so while it is true. Does nothing on SQLite. Any thread. */
+void engine_want_deltas(struct engine *en, const struct uuid *execution_id);
+/* Sends a delta to the kernels that want it, if any do; what does not fit a note (7.5 KiB, no NUL) is lost. Any thread. */
+void engine_send_delta(struct engine *en, const struct uuid *execution_id, struct str text);
 struct store *engine_store(const struct engine *en);
 /* Finishes what is queued, then stops the threads. Nobody may submit any more. */
 void engine_stop(struct engine *en);

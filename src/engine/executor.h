@@ -5,6 +5,7 @@
 
 #include "engine/engine.h"
 
+#include "engine/deltas.h"
 #include "engine/lease_board.h"
 
 struct executor {
@@ -36,7 +37,8 @@ struct engine {
     const struct kernel_settings *settings;
     struct engine_signals signals;
     struct engine_stats stats;
-    struct lease_board leases; /* SQLite */
+    struct lease_board leases;  /* SQLite */
+    struct delta_wants deltas; /* Postgres */
     struct executor *executors;
     unsigned n_executors;
     int64_t deadline_check_interval_us, sweep_interval_us;

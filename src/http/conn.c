@@ -273,6 +273,15 @@ static bool step_handed(struct conn *c)
 
 /* ---- its stream ---- */
 
+/* A stream's last byte is out. A drain that has passed by already asks nothing more of connections that become idle. */
+static void stream_answered(struct conn *c)
+{
+    c->state = c->keep_alive ? CONN_IDLE : CONN_CLOSING;
+    set_timer(c, c->loop->now_us + options(c)->idle_timeout_us);
+    if (c->loop->draining)
+        conn_drain(c);
+}
+
 void conn_bind_stream(struct conn *c, struct http_stream *st)
 {
     struct http_exchange *x = c->x;
@@ -291,8 +300,7 @@ void conn_bind_stream(struct conn *c, struct http_stream *st)
     answer_write_head(l, x, NULL, c->keep_alive, &l->out);
     exchange_release_request(x);
     if (x->head_only) { /* the head is all that may be sent */
-        c->state = c->keep_alive ? CONN_IDLE : CONN_CLOSING;
-        set_timer(c, l->now_us + options(c)->idle_timeout_us);
+        stream_answered(c);
         stream_lose(st);
     } else {
         for (struct out *o = c->out; o != NULL; o = o->next)
@@ -323,8 +331,7 @@ static bool step_stream(struct conn *c)
     buf_free(&bytes);
     if (!last)
         return false;
-    c->state = c->keep_alive ? CONN_IDLE : CONN_CLOSING;
-    set_timer(c, c->loop->now_us + options(c)->idle_timeout_us);
+    stream_answered(c);
     stream_finish(st);
     return true;
 }

@@ -14,7 +14,7 @@
 #include "store/postgres_conn.h"
 #include "store/postgres_params.h"
 
-enum { PENDING_MAX = 4096, NOTE_TEXT_MAX = 4000 };
+enum { PENDING_MAX = 4096, NOTE_TEXT_MAX = 7500 /* a NOTIFY carries 7999 bytes */ };
 static const int64_t RETRY_US = US_PER_S;
 static const int64_t LOOK_AGAIN_US = 2 * US_PER_S; /* for other kernels */
 static const char HELLO[] = "h";
@@ -29,6 +29,7 @@ struct postgres_link {
     pthread_mutex_t lock;
     pthread_cond_t cond;
     struct map pending; /* payloads to be sent, each once */
+    struct buf order;   /* the same in the order they came, each with a NUL behind it */
     int64_t look_at;    /* when to look for other kernels again */
     bool stop, started;
     int notifier_pid, listener_pid; /* our own backends; 0: none */
@@ -136,15 +137,18 @@ static bool has_others(struct notifier *n)
     return n->others;
 }
 
-static void send_notes(struct notifier *n, struct map *notes)
+static void send_notes(struct notifier *n, struct str notes)
 {
     struct postgres_params *ps = &n->params;
-    struct str payload;
     bool first = true;
 
     params_begin(ps, "T");
-    for (size_t i = 0; map_next_key(notes, &i, &payload) != NULL; first = false)
+    for (size_t at = 0; at < notes.n; first = false) {
+        struct str payload = str_of(notes.p + at);
+
         params_row(ps, &(struct db_value){.type = DB_TEXT, .s = payload}, 1, first);
+        at += payload.n + 1;
+    }
     params_finish(ps);
     if (!first && !ps->failed)
         PQclear(PQexecParams(n->c, "SELECT pg_notify('rebuno', x) FROM unnest($1) x", ps->n,
@@ -159,16 +163,19 @@ static void *notify_thread(void *arg)
     pthread_mutex_lock(&link->lock);
     while (!link->stop) {
         struct map batch = link->pending;
+        struct buf order = link->order;
 
         if (batch.count == 0) {
             pthread_cond_wait(&link->cond, &link->lock);
             continue;
         }
         link->pending = (struct map){0};
+        link->order = (struct buf){0};
         pthread_mutex_unlock(&link->lock);
         if (connected(&n) && has_others(&n))
-            send_notes(&n, &batch);
+            send_notes(&n, buf_str(&order));
         map_free(&batch);
+        buf_free(&order);
         pthread_mutex_lock(&link->lock);
     }
     pthread_mutex_unlock(&link->lock);
@@ -194,7 +201,12 @@ void postgres_link_notify(struct postgres_link *link, const struct store_note *n
     pthread_mutex_lock(&link->lock);
     for (size_t i = 0; i < n && link->pending.count < PENDING_MAX; i++) {
         write_payload(&notes[i], &payload);
-        map_put(&link->pending, buf_str(&payload), link);
+        if (memchr(payload.p, '\0', payload.n) != NULL || !str_is_utf8(buf_str(&payload)))
+            continue; /* a delta that Postgres cannot carry; they may be lost */
+        if (map_put(&link->pending, buf_str(&payload), link) != NULL)
+            continue;
+        buf_add(&link->order, buf_str(&payload));
+        buf_add_byte(&link->order, '\0');
     }
     pthread_cond_signal(&link->cond);
     pthread_mutex_unlock(&link->lock);
@@ -316,6 +328,7 @@ void postgres_link_close(struct postgres_link *link)
     }
     PQfinish(link->listener);
     map_free(&link->pending);
+    buf_free(&link->order);
     pthread_cond_destroy(&link->cond);
     pthread_mutex_destroy(&link->lock);
     free(link->url);

@@ -14,6 +14,7 @@
 
 #include "base/log.h"
 #include "store/sqlite_checkpoint.h"
+#include "store/sqlite_wal.h"
 
 static const char MEMORY_PREFIX[] = "rebuno-memory-";
 
@@ -165,6 +166,7 @@ static void configure_once(void)
     sqlite3_config(SQLITE_CONFIG_MEMSTATUS, 0);
     sqlite3_config(SQLITE_CONFIG_MULTITHREAD);
     sqlite3_initialize();
+    sqlite_wal_vfs_register();
 }
 
 /* A folder in memory shows its lock file only once it is locked: a kernel that sweeps takes a free
@@ -305,7 +307,8 @@ sqlite3 *sqlite_connect(const struct sqlite_home *home, enum sqlite_role role, s
         role == SQLITE_READER ? SQLITE_OPEN_READONLY : SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE;
     bool memory = home->folder.n > 0;
     sqlite3 *h = NULL;
-    int rc = sqlite3_open_v2(text(&home->path), &h, flags | SQLITE_OPEN_NOMUTEX, NULL);
+    const char *vfs = role == SQLITE_WRITER && !memory ? SQLITE_WAL_VFS : NULL;
+    int rc = sqlite3_open_v2(text(&home->path), &h, flags | SQLITE_OPEN_NOMUTEX, vfs);
 
     if (rc == SQLITE_OK && !apply_settings(h, role, memory))
         rc = sqlite3_errcode(h);

@@ -140,7 +140,8 @@ MUST_USE bool store_queue_depth(struct store_reader *r, int64_t *out, struct err
 
 /* ---- across replicas (Postgres; on SQLite notify does nothing and listen never returns anything) ---- */
 struct store_note {
-    char kind;         /* 'd': dispatches may be due; 'e': new events of `id`; 'a': an agent changed */
+    char kind; /* 'd': dispatches may be due; 'e': new events of `id`; 'a': an agent changed; 's': somebody reads
+                  the live stream of `id`; 'x': a delta of it. Notes are sent in order, equal ones once. */
     struct uuid id;
     struct str text;   /* the agent's id for 'a' */
 };

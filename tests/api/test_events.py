@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from harness import Attempt, BearerClient, FakeAgent, Kernel, Reply, eventually
+from harness.kernel import TOKEN
+from harness.raw import RawConnection
 
 UNKNOWN = "01920000-0000-7000-8000-000000000000"
 BEGINNING = ["execution.created", "execution.started", "dispatch.queued", "dispatch.acked"]
@@ -424,11 +426,19 @@ class TestShutdown:
         client, agent = kernel.client(), new_agent(kernel)
         run = agent.take_attempt(client.create(agent.id)["id"])
         last = acked(client, run)[-1]["event_seq"]
-        with ThreadPoolExecutor(1) as pool, client.stream(run.path("/events")) as stream:
+        health = b"GET /v0/health HTTP/1.1\r\nHost: x\r\n\r\n"
+        poll = (
+            f"GET {run.path(f'/events?after_seq={last}&wait=60')} HTTP/1.1\r\nHost: x\r\n"
+            f"Authorization: Bearer {TOKEN}\r\n\r\n"
+        )
+        with RawConnection(kernel.port) as waiting, client.stream(run.path("/events")) as stream:
+            waiting.send(health + poll.encode())  # when the one is answered, the other has come
+            assert waiting.answer().status == 200
             for _ in range(last):
                 assert stream.next() is not None
-            waiting = pool.submit(client.get, run.path(f"/events?after_seq={last}&wait=60"))
-            eventually(lambda: waiting.running())
+            begun = time.monotonic()
             kernel.stop()
-            assert waiting.result(timeout=10).expect(200).json == []
+            answer = waiting.answer()
+            assert (answer.status, answer.body) == (200, b"[]")
             assert stream.rest() == []
+            assert time.monotonic() - begun < 5, "they are ended, not waited for"

@@ -275,9 +275,8 @@ class Api:
         operation = self.find(method, target)
         if operation is None:
             raise ContractError(f"{method} {target} is no route of the description")
-        schema: Mapping[str, Any] = operation.responses["200"]["content"]["text/event-stream"][
-            "x-event-data"
-        ]
+        stream = operation.responses["200"]["content"]["text/event-stream"]["schema"]
+        schema: Mapping[str, Any] = stream["properties"]["data"]["contentSchema"]
         return schema
 
 

@@ -29,6 +29,7 @@ EXAMPLES = os.environ.get("REBUNO_TEST_EXAMPLES")
 NORMAL_EXAMPLES = 10
 ANSWER_S = 8.0  # `wait` is cut to a second, and only streams of ended runs are read
 LEASE_S = 3600  # the tests send no heartbeats
+UNKNOWN_HEADER = "x-schemathesis-unknown-property"
 DISPATCH_HEADERS = {"Rebuno-Dispatch-Id", "Rebuno-Dispatch-Attempt"}
 ENDS_RUN = {"cancelExecution", "completeExecution", "failExecution", "releaseAttempt"}
 ENDS_STEP = {"completeStep", "failStep"}
@@ -115,18 +116,29 @@ class World:
         choice = zlib.crc32(repr((case.path_parameters, case.query, case.body)).encode()) % 4
         meta = case.meta
         assert meta is not None
+        if operation_of(case) == "listEvents" and "Last-Event-ID" in case.headers:
+            case.headers["Accept"] = "text/event-stream"  # else that header has no meaning
         if not meta.is_negative_at(ParameterLocation.PATH):
             self._settle_path(case, choice)
         if not meta.is_negative_at(ParameterLocation.HEADER):
             self._settle_headers(case, choice)
-        if isinstance(case.body, dict) and isinstance(case.body.get("agent_id"), str) and choice:
-            case.body["agent_id"] = self.agent.id
+        if not meta.is_negative_at(ParameterLocation.BODY) and isinstance(case.body, dict):
+            self._settle_body(case.body, choice)
         if operation_of(case) == "listEvents":
             _shorten_wait(case)
 
+    def _settle_body(self, body: dict[str, Any], choice: int) -> None:
+        if "agent_id" in body and choice:
+            body["agent_id"] = self.agent.id
+        if "webhook_url" in body:  # what a URL is says no pattern
+            body["webhook_url"] = self.agent.webhook_url
+        for name in ("seq", "lease_timeout_seconds"):
+            if isinstance(body.get(name), float):  # 1.0 is an integer to JSON Schema, not to the kernel
+                body[name] = int(body[name])
+
     def _settle_path(self, case: Case, choice: int) -> None:
         path = case.path_parameters
-        ended = choice == 1 or operation_of(case) == "followDeltas"
+        ended = choice == 1 or is_stream(case)
         attempt = self.ended if ended else self.attempt
         if "execution_id" in path and choice:
             path["execution_id"] = attempt.id
@@ -144,6 +156,10 @@ class World:
             case.headers["Rebuno-Dispatch-Id"] = delivery.dispatch_id
         if "Rebuno-Dispatch-Attempt" in case.headers and choice:
             case.headers["Rebuno-Dispatch-Attempt"] = str(delivery.attempt)
+
+
+def is_stream(case: Case) -> bool:
+    return operation_of(case) == "followDeltas" or "Accept" in case.headers
 
 
 def _shorten_wait(case: Case) -> None:
@@ -164,12 +180,15 @@ def security_of(case: Case) -> list[dict[str, Any]]:
 
 
 def checks_for(case: Case) -> list[Any]:
-    """All of schemathesis but those whose place another check takes.
+    """All of schemathesis but what is asked otherwise or does not apply.
 
-    `ignored_auth`: test_credentials_come_first asks for more. `use_after_free` and
-    `ensure_resource_availability` follow resources through a stateful run.
+    `ignored_auth`: check_credentials_come_first asks for more. `use_after_free` and
+    `ensure_resource_availability` follow resources through a stateful run. A header that is not
+    described is no reason to refuse a request.
     """
     left_out = {"ignored_auth", "use_after_free", "ensure_resource_availability"}
+    if UNKNOWN_HEADER in case.headers:
+        left_out.add("negative_data_rejection")
     return [check for check in CHECKS.get_all() if check.__name__ not in left_out]
 
 
@@ -190,6 +209,27 @@ BOUNDS = settings(
 )
 
 
+def check_contract(answer: Response) -> None:
+    """The harness's own look at an answer: closed objects, exact media types."""
+    request = answer.request
+    assert request.method is not None
+    headers = {name: values[0] for name, values in answer.headers.items()}
+    body = b"" if headers["content-type"].startswith("text/event-stream") else answer.content
+    API.check_answer(
+        request.method, request.path_url, status=answer.status_code, headers=headers, body=body
+    )
+
+
+def check_credentials_come_first(world: World, case: Case, answer: Response) -> None:
+    """Whatever else is wrong with a request of a route: without credentials it is 401."""
+    request = answer.request
+    assert request.method is not None
+    if not security_of(case) or API.find(request.method, request.path_url) is None:
+        return
+    bare = case.call(base_url=world.kernel.url, timeout=ANSWER_S)
+    assert bare.status_code == 401, (bare.request.method, bare.request.url, bare.text)
+
+
 @schema.parametrize()
 @BOUNDS
 def test_answers_are_as_described(world: World, case: Case) -> None:
@@ -200,3 +240,5 @@ def test_answers_are_as_described(world: World, case: Case) -> None:
     world.kernel.assert_alive()
     world.after(case, answer)
     case.validate_response(answer, checks=checks_for(case))
+    check_contract(answer)
+    check_credentials_come_first(world, case, answer)
