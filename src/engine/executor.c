@@ -286,6 +286,7 @@ static bool recover(struct executor *x, struct err *e)
         return true;
     }
     x->next_recovery_us = clock_mono_us() + RECOVERY_PAUSE_US;
+    set_writable(x, false, e);
     return false;
 }
 

@@ -18,6 +18,8 @@
 
 static const char MEMORY_PREFIX[] = "rebuno-memory-";
 
+enum { ROOM_BYTES = 1 << 20 };
+
 struct sqlite_home {
     struct buf path, lock_path,
         folder; /* owned, NUL-terminated; folder is empty unless in memory */
@@ -186,6 +188,17 @@ static bool lock_database(struct sqlite_home *home, bool memory, struct err *e)
         buf_free(&final);
     }
     return ok;
+}
+
+bool sqlite_home_has_room(const struct sqlite_home *home, struct err *e)
+{
+    int failed = fallocate(home->lock_fd, 0, 0, ROOM_BYTES) == 0 ? 0 : errno;
+
+    if (ftruncate(home->lock_fd, 0) != 0 && failed == 0)
+        failed = errno;
+    if (failed == ENOSPC || failed == EDQUOT || failed == EIO)
+        return err_set(e, ERR_UNAVAILABLE, "the disk of the database is full");
+    return true; /* a file system that cannot tell is taken at its next write's word */
 }
 
 struct sqlite_home *sqlite_home_open(const char *path, struct err *e)

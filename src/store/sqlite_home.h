@@ -19,6 +19,10 @@ enum { SQLITE_BUSY_MS = 10000 };
 struct sqlite_home *sqlite_home_open(const char *path, struct err *e);
 void sqlite_home_close(struct sqlite_home *home); /* after all connections; NULL is fine */
 
+/* There is room beside the database for more than a page: on a disk that is all but full a small
+ * write may pass while no step does. ERR_UNAVAILABLE. */
+MUST_USE bool sqlite_home_has_room(const struct sqlite_home *home, struct err *e);
+
 enum sqlite_role { SQLITE_WRITER, SQLITE_READER, SQLITE_CHECKPOINTER };
 /* Production settings, each read back. NULL on failure. */
 sqlite3 *sqlite_connect(const struct sqlite_home *home, enum sqlite_role role, struct err *e);

@@ -129,6 +129,8 @@ bool store_writer_recover(struct store_writer *w, struct err *e)
 
     store_abandon(w);
     w->broken = true;
+    if (w->store->kind->sqlite && !sqlite_home_has_room(w->store->home, e))
+        return false;
     if (!db_reopen(w->db, e))
         return false;
     db_begin(w->db);

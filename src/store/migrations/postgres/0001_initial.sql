@@ -91,6 +91,7 @@ CREATE TABLE steps (
     error BYTEA
 ) WITH (fillfactor = 50); -- the outcome is a second, larger version of the row, on the same page
 -- Eight bytes of a hash find it; the whole id is compared after the fetch.
+-- No index of the live ones: an outcome would then be no update within the page, and only a cancel asks for them.
 CREATE INDEX steps_by_id ON steps (execution_key, substr(step_id, 1, 8));
 
 -- The log: one row a transition, appended. A body's format is kernel/event.h's.
