@@ -74,7 +74,7 @@ class _Worker(Protocol):
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: _Worker) -> None:
     output = getattr(node, "workeroutput", {})
-    node.config.stash[REACHED] |= set(output.get("reached", ()))
+    node.config.stash[REACHED].update(output.get("reached", ()))
     node.config.stash[WHOLE] = node.config.stash[WHOLE] or output.get("whole", False)
 
 

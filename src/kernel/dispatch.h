@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Deliveries: queued, claimed, answered, leased, taken back (docs/protocol.md, "Dispatch"). */
+ * Deliveries: queued, claimed, answered, leased, taken back (docs/protocol.md, "Leases and attempts"). */
 #ifndef KERNEL_DISPATCH_H
 #define KERNEL_DISPATCH_H
 

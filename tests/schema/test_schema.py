@@ -38,7 +38,7 @@ schema = schemathesis.openapi.from_path(DOCUMENT)
 schema.config.generation.update(
     with_security_parameters=False, deterministic=EXAMPLES is None, database="none"
 )
-# HEAD is GET's shadow, OPTIONS is answered everywhere, and QUERY is no method that the kernel knows: 501, as for any other word.
+# HEAD goes with GET, OPTIONS with every route. QUERY is no method that the kernel knows: 501.
 schema.config.phases.coverage.unexpected_methods = {
     method.lower() for method in ("GET", "POST", "PUT", "DELETE", "PATCH", "TRACE")
 }
