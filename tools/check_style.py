@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""What the house style asks of src/ and grep can see. Prints each place that is wrong; fails if there is one.
+"""What the rules of the house ask of src/ and grep can see. Prints what is wrong and fails.
 
-Length of functions: by clang-format's layout, a function begins with a `{` in the first column and ends with a `}` there.
+By clang-format's layout, a function begins with a `{` in the first column and ends with a `}`
+there.
 """
 
 import re
@@ -12,11 +13,9 @@ ROOT = Path(__file__).resolve().parent.parent
 SPDX = "SPDX-License-Identifier: Apache-2.0"
 FILE_LINES = 600
 FUNCTION_LINES = 80
-TOKENS = re.compile(
-    r"""/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'""", re.DOTALL
-)
+TOKENS = re.compile(r"""/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'""", re.DOTALL)
 NEVER = re.compile(r"\b(strcpy|strcat|sprintf|vsprintf|gets|atoi|atol|atoll|atof|alloca)\s*\(")
-PRINTS = re.compile(r"\b(printf|vprintf|fprintf|vfprintf|puts|fputs|putchar|putc|fputc|perror)\s*\(")
+PRINTS = re.compile(r"\b(v?f?printf|f?puts|putchar|f?putc|perror)\s*\(")
 
 
 def code_only(text: str) -> str:

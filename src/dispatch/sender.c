@@ -349,6 +349,12 @@ static void claim_returned(struct sender *s, struct job *job)
         begin_post(job);
         return;
     }
+    if (job->cmd.unknown && job->cmd.out.claimed.claimed) {
+        /* Claimed perhaps, and then nobody would deliver it until its lease has run out. */
+        job->cmd.in.delivery.ref.attempt = job->cmd.out.claimed.attempt;
+        submit(job, COMMAND_RETURN, ANSWERING);
+        return;
+    }
     s->next_look_us =
         clock_mono_us() + (job->cmd.verdict == VERDICT_DONE ? RACE_PAUSE_US : RETRY_PAUSE_US);
     atomic_store(&s->wanted, true);

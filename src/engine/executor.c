@@ -42,6 +42,7 @@ static void fail_all(struct executor *x, struct command **cmds, size_t n, const 
 {
     for (size_t i = 0; i < n; i++) {
         cmds[i]->verdict = VERDICT_REFUSED;
+        cmds[i]->unknown = e->details[0] != '\0';
         cmds[i]->err = *e;
         if (e->code == ERR_STORE_RACE)
             err_set(&cmds[i]->err, ERR_UNAVAILABLE, "too many kernels at once wanted this row; try again");

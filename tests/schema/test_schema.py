@@ -1,9 +1,9 @@
 """Requests that schemathesis makes up from docs/openapi.yaml, good ones and broken ones.
 
-Ids that are made up exist nowhere, so most requests would end as 404 before the kernel has looked at
-them. Ids of real runs are therefore put into most of them, chosen by the request alone: a request that
-failed fails again. REBUNO_TEST_EXAMPLES says how many requests each route gets beyond the systematic
-ones, and makes them random.
+Ids that are made up exist nowhere, so most requests would end as 404 before the kernel has looked
+at them. Ids of real runs are therefore put into most of them, chosen by the request alone: a
+request that failed fails again. REBUNO_TEST_EXAMPLES says how many requests each route gets beyond
+the systematic ones, and makes them random.
 """
 
 import os
@@ -26,7 +26,7 @@ from harness.kernel import TOKEN
 from harness.openapi import DOCUMENT
 
 EXAMPLES = os.environ.get("REBUNO_TEST_EXAMPLES")
-NORMAL_EXAMPLES = 10
+NORMAL_EXAMPLES = 15
 ANSWER_S = 8.0  # `wait` is cut to a second, and only streams of ended runs are read
 LEASE_S = 3600  # the tests send no heartbeats
 UNKNOWN_HEADER = "x-schemathesis-unknown-property"
@@ -43,6 +43,7 @@ schema.config.phases.coverage.unexpected_methods = {
     method.lower() for method in ("GET", "POST", "PUT", "DELETE", "PATCH", "TRACE")
 }
 load_all_checks()
+AnyCase = Case[Any]
 
 
 class Credentials(AuthBase):
@@ -56,7 +57,8 @@ class Credentials(AuthBase):
             request.headers["Authorization"] = f"Bearer {TOKEN}"
             return request
         body = request.body or b""
-        data = body.encode() if isinstance(body, str) else bytes(body)
+        data = body.encode() if isinstance(body, str) else body
+        assert isinstance(data, bytes)
         dispatch = None
         attempt = request.headers.get("Rebuno-Dispatch-Attempt", "")
         identity = request.headers.get("Rebuno-Dispatch-Id", "")
@@ -76,7 +78,7 @@ def _text(header: str | bytes) -> str:
 
 
 class World:
-    """One agent with a run that ended and a run that goes on; whoever ends that one gets another."""
+    """One agent with a run that ended and a run that goes on; after that one comes another."""
 
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
@@ -95,7 +97,7 @@ class World:
         self.attempt: Attempt = self.agent.take_attempt(created["id"])
         self.step = self.attempt.proceed("look_up", {"name": "Ada"})
 
-    def after(self, case: Case, answer: Response) -> None:
+    def after(self, case: AnyCase, answer: Response) -> None:
         operation = operation_of(case)
         if answer.status_code >= 300:
             return
@@ -111,7 +113,7 @@ class World:
 
     # Real ids
 
-    def settle(self, case: Case) -> None:
+    def settle(self, case: AnyCase) -> None:
         """Puts real ids in where the request has made-up good ones, and keeps waits short."""
         choice = zlib.crc32(repr((case.path_parameters, case.query, case.body)).encode()) % 4
         meta = case.meta
@@ -132,11 +134,11 @@ class World:
             body["agent_id"] = self.agent.id
         if "webhook_url" in body:  # what a URL is says no pattern
             body["webhook_url"] = self.agent.webhook_url
-        for name in ("seq", "lease_timeout_seconds"):
-            if isinstance(body.get(name), float):  # 1.0 is an integer to JSON Schema, not to the kernel
+        for name in ("seq", "lease_timeout_seconds"):  # JSON Schema takes 1.0 as an integer too
+            if isinstance(body.get(name), float):
                 body[name] = int(body[name])
 
-    def _settle_path(self, case: Case, choice: int) -> None:
+    def _settle_path(self, case: AnyCase, choice: int) -> None:
         path = case.path_parameters
         ended = choice == 1 or is_stream(case)
         attempt = self.ended if ended else self.attempt
@@ -147,7 +149,7 @@ class World:
         if "agent_id" in path and choice:
             path["agent_id"] = self.agent.id
 
-    def _settle_headers(self, case: Case, choice: int) -> None:
+    def _settle_headers(self, case: AnyCase, choice: int) -> None:
         if operation_of(case) == "publishDelta" and len(DISPATCH_HEADERS & set(case.headers)) == 1:
             for name in DISPATCH_HEADERS:  # optional, but only together: no schema can say that
                 case.headers.pop(name, None)
@@ -158,11 +160,11 @@ class World:
             case.headers["Rebuno-Dispatch-Attempt"] = str(delivery.attempt)
 
 
-def is_stream(case: Case) -> bool:
+def is_stream(case: AnyCase) -> bool:
     return operation_of(case) == "followDeltas" or "Accept" in case.headers
 
 
-def _shorten_wait(case: Case) -> None:
+def _shorten_wait(case: AnyCase) -> None:
     try:
         wait = int(str(case.query.get("wait", 0)))
     except ValueError:
@@ -171,15 +173,15 @@ def _shorten_wait(case: Case) -> None:
         case.query["wait"] = 1
 
 
-def operation_of(case: Case) -> str:
+def operation_of(case: AnyCase) -> str:
     return str(case.operation.definition.raw["operationId"])
 
 
-def security_of(case: Case) -> list[dict[str, Any]]:
+def security_of(case: AnyCase) -> list[dict[str, Any]]:
     return list(case.operation.definition.raw["security"])
 
 
-def checks_for(case: Case) -> list[Any]:
+def checks_for(case: AnyCase) -> list[Any]:
     """All of schemathesis but what is asked otherwise or does not apply.
 
     `ignored_auth`: check_credentials_come_first asks for more. `use_after_free` and
@@ -221,7 +223,7 @@ def check_contract(answer: Response) -> None:
     )
 
 
-def check_credentials_come_first(world: World, case: Case, answer: Response) -> None:
+def check_credentials_come_first(world: World, case: AnyCase, answer: Response) -> None:
     """Whatever else is wrong with a request of a route: without credentials it is 401."""
     request = answer.request
     assert request.method is not None
@@ -233,7 +235,7 @@ def check_credentials_come_first(world: World, case: Case, answer: Response) -> 
 
 @schema.parametrize()
 @BOUNDS
-def test_answers_are_as_described(world: World, case: Case) -> None:
+def test_answers_are_as_described(world: World, case: AnyCase) -> None:
     world.settle(case)
     signs = any("agentId" in way for way in security_of(case))
     credentials = Credentials(world.agent if signs else None)

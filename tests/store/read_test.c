@@ -11,7 +11,7 @@
 #include "support/store_both.h"
 #include "support/store_fixture.h"
 
-static char agent_names[8][4];
+static char agent_names[8][24];
 
 static struct str agent_name(size_t i)
 {
