@@ -4,28 +4,25 @@
 #include "dispatch/sender.h"
 
 #include "base/clock.h"
-#include "base/json.h"
 #include "base/log.h"
-#include "dispatch/address.h"
-#include "domain/signature.h"
+#include "dispatch/webhook.h"
 
-#include <curl/curl.h>
 #include <pthread.h>
 #include <stdlib.h>
-#include <unistd.h>
 
-enum { ANSWER_BYTES_MAX = 64 << 10 };
 static const int64_t SAFETY_POLL_US = 2 * US_PER_S; /* behind the signals, should one be lost */
 static const int64_t RETRY_PAUSE_US = 100 * US_PER_MS; /* after the store refused a claim or an outcome */
 static const int64_t RACE_PAUSE_US = 5 * US_PER_MS;    /* after a claim found nothing to claim */
 static const int64_t STOP_PATIENCE_US = 500 * US_PER_MS;
-/* Published agents close a connection after 5 s of idleness; one about to close must not be used. */
-enum { IDLE_CONNECTION_S = 4 };
+static const int64_t NO_SOCKET_PAUSE_US = US_PER_S;    /* after this process ran out of descriptors */
+enum { PEERS_KEPT = 10000 };
+
+enum standing { UNHEARD, ANSWERS, SILENT }; /* of its last delivery; UNHEARD: there was none yet */
 
 struct peer { /* what is known of an agent as a receiver */
-    char *id;      /* owned */
+    char *id; /* owned */
     int64_t in_flight;
-    bool silent; /* left its last delivery unanswered */
+    enum standing standing;
 };
 
 enum stage { CLAIMING, POSTING, ANSWERING };
@@ -36,11 +33,8 @@ struct job {
     struct peer *peer;
     enum stage stage;
     struct arena arena;
-    CURL *easy;
-    struct curl_slist *headers;
-    size_t answer_bytes;
+    struct webhook hook;
     int64_t started_us;
-    bool acked;
     struct job *next_retry;
 };
 
@@ -50,7 +44,7 @@ struct sender {
     CURLM *multi;
     struct store_reader *reader;
     struct queue *returned; /* of struct job: commands that came back */
-    struct map peers;       /* id → struct peer; a peer without deliveries that is not silent is forgotten */
+    struct map peers;       /* id → struct peer; those that answer are forgotten when there are very many */
     struct job *retries;    /* outcomes that the store could not take yet */
     int64_t claims_out, in_flight;
     int64_t next_look_us;  /* monotonic: not before, after a refusal */
@@ -79,7 +73,7 @@ static struct peer *peer_of(struct sender *s, struct str id)
 
 static void peer_forget(struct sender *s, struct peer *peer)
 {
-    if (peer->in_flight > 0 || peer->silent)
+    if (peer->in_flight > 0 || peer->standing == SILENT || s->peers.count < PEERS_KEPT)
         return;
     map_remove(&s->peers, str_of(peer->id));
     free(peer->id);
@@ -89,6 +83,18 @@ static void peer_forget(struct sender *s, struct peer *peer)
 static int64_t fair_share(const struct sender *s)
 {
     return s->opt.concurrency < 4 ? 1 : s->opt.concurrency / 4;
+}
+
+/* How many more deliveries those may be given that are silent or unheard. */
+static int64_t room_for_unproven(const struct sender *s)
+{
+    int64_t room = (s->opt.concurrency + 1) / 2;
+    struct peer *peer;
+
+    for (size_t i = 0; (peer = map_next(&s->peers, &i)) != NULL;)
+        if (peer->standing != ANSWERS)
+            room -= peer->in_flight;
+    return room;
 }
 
 /* ---- jobs ---- */
@@ -101,9 +107,7 @@ static void job_free(struct job *job)
     peer_forget(s, job->peer);
     s->in_flight--;
     atomic_store(&s->stats.in_flight, s->in_flight);
-    if (job->easy != NULL)
-        curl_easy_cleanup(job->easy);
-    curl_slist_free_all(job->headers);
+    webhook_free(&job->hook, s->multi);
     arena_free(&job->arena);
     free(job);
 }
@@ -144,66 +148,71 @@ static void claim(struct sender *s, const struct due_dispatch *due)
     submit(job, COMMAND_CLAIM, CLAIMING);
 }
 
-/* Looks for what is due and claims as much as there is room for. Not while claims are out: what they are about would be
- * found again. */
-static void look(struct sender *s)
+/* Each peer's room in a look at one of the two kinds: those that answer, or the others. */
+static struct agent_cap *caps_for(struct sender *s, bool proven, struct arena *a, size_t *n)
+{
+    struct agent_cap *caps = arena_array(a, struct agent_cap, s->peers.count + 1);
+    struct peer *peer;
+
+    *n = 0;
+    for (size_t i = 0; (peer = map_next(&s->peers, &i)) != NULL;) {
+        int64_t share = peer->standing == SILENT ? 1 : fair_share(s);
+
+        if (proven != (peer->standing == ANSWERS) || share < peer->in_flight)
+            share = peer->in_flight;
+        caps[(*n)++] = (struct agent_cap){str_of(peer->id), share - peer->in_flight};
+    }
+    return caps;
+}
+
+static bool claim_due(struct sender *s, bool proven, int64_t room, struct err *e)
 {
     struct arena arena = {0};
-    struct agent_cap *caps;
+    size_t n_caps, n;
+    struct agent_cap *caps = caps_for(s, proven, &arena, &n_caps);
     struct due_dispatch *due;
-    struct peer *peer;
-    size_t n_caps = 0, n;
-    int64_t room = s->opt.concurrency - s->in_flight, now_us, next_due;
+    int64_t now_us, next_due, in;
+    bool ok;
+
+    ok = store_due_dispatches(s->reader, caps, n_caps, proven ? 0 : fair_share(s), (size_t)room,
+                              &arena, &due, &n, &now_us, &next_due, e);
+    for (size_t i = 0; ok && i < n; i++)
+        claim(s, &due[i]);
+    in = ok && next_due > now_us ? next_due - now_us : 0;
+    if (ok && next_due > 0 && clock_mono_us() + in < s->next_due_us)
+        s->next_due_us = clock_mono_us() + in;
+    arena_free(&arena);
+    return ok;
+}
+
+/* Looks for what is due and claims as much as there is room for, first for those that answer. Not while claims are out:
+ * what they are about would be found again. */
+static void look(struct sender *s)
+{
+    int64_t room = s->opt.concurrency - s->in_flight, unproven = room_for_unproven(s);
+    static struct log_limit limit;
     struct err e;
+    bool ok;
 
     if (room <= 0 || s->claims_out > 0 || clock_mono_us() < s->next_look_us)
         return;
     atomic_store(&s->wanted, false); /* before the read: what commits after it sets it again */
-    caps = arena_array(&arena, struct agent_cap, s->peers.count + 1);
-    for (size_t i = 0; (peer = map_next(&s->peers, &i)) != NULL;) {
-        int64_t share = peer->silent ? 1 : fair_share(s);
-
-        caps[n_caps++] = (struct agent_cap){str_of(peer->id),
-                                            share > peer->in_flight ? share - peer->in_flight : 0};
-    }
     s->next_due_us = INT64_MAX;
-    if (store_due_dispatches(s->reader, caps, n_caps, fair_share(s), (size_t)room, &arena, &due, &n,
-                             &now_us, &next_due, &e)) {
-        for (size_t i = 0; i < n; i++)
-            claim(s, &due[i]);
-        if (next_due > 0)
-            s->next_due_us = clock_mono_us() + (next_due > now_us ? next_due - now_us : 0);
-    } else {
-        static struct log_limit limit;
-
-        if (log_allowed(&limit, 6))
-            log_event(LOG_WARN, "dispatch.look_failed", {"error", str_of(e.message)});
-        s->next_look_us = clock_mono_us() + RETRY_PAUSE_US;
-        atomic_store(&s->wanted, true);
-    }
-    arena_free(&arena);
+    ok = claim_due(s, true, room, &e);
+    room = s->opt.concurrency - s->in_flight;
+    if (unproven < room)
+        room = unproven;
+    if (ok && room > 0)
+        ok = claim_due(s, false, room, &e);
+    if (ok)
+        return;
+    if (log_allowed(&limit, 6))
+        log_event(LOG_WARN, "dispatch.look_failed", {"error", str_of(e.message)});
+    s->next_look_us = clock_mono_us() + RETRY_PAUSE_US;
+    atomic_store(&s->wanted, true);
 }
 
 /* ---- posting ---- */
-
-static size_t on_answer(char *p, size_t size, size_t n, void *ctx)
-{
-    struct job *job = ctx;
-
-    (void)p;
-    job->answer_bytes += size * n;
-    return job->answer_bytes > ANSWER_BYTES_MAX ? 0 : size * n; /* the status has been heard already */
-}
-
-static curl_socket_t on_socket(void *ctx, curlsocktype purpose, struct curl_sockaddr *address)
-{
-    const struct sender *s = ctx;
-
-    (void)purpose;
-    if (!address_allowed(&address->addr, s->opt.private_ranges))
-        return CURL_SOCKET_BAD;
-    return socket(address->family, address->socktype | SOCK_CLOEXEC, address->protocol);
-}
 
 static struct str webhook_body(struct job *job)
 {
@@ -214,48 +223,24 @@ static struct str webhook_body(struct job *job)
     uuid_format(&ref->execution_id, execution);
     uuid_format(&ref->dispatch_id, dispatch);
     /* A positive number, not always a whole one: leases of tests may be shorter than a second. */
-    return arena_printf(&job->arena,
-                        "{\"execution_id\":\"%.36s\",\"dispatch_id\":\"%.36s\",\"dispatch_attempt\":%lld,"
-                        "\"lease_timeout_seconds\":%.*g}",
-                        execution, dispatch, (long long)job->cmd.out.claimed.attempt, 9,
-                        (double)lease_us / 1e6);
+    return arena_printf(
+        &job->arena,
+        "{\"execution_id\":\"%.36s\",\"dispatch_id\":\"%.36s\",\"dispatch_attempt\":%lld,"
+        "\"lease_timeout_seconds\":%.*g}",
+        execution, dispatch, (long long)job->cmd.out.claimed.attempt, 9, (double)lease_us / 1e6);
 }
 
 static bool post(struct job *job)
 {
     struct sender *s = job->sender;
     const struct dispatch_claimed *claimed = &job->cmd.out.claimed;
-    struct str body = webhook_body(job);
-    char signature[SIGNATURE_HEX_LEN];
-    struct str header;
-    CURL *easy = curl_easy_init();
+    const struct webhook_target target = {.url = claimed->webhook_url,
+                                          .secret = claimed->secret,
+                                          .body = webhook_body(job),
+                                          .timeout_us = s->opt.timeout_us,
+                                          .private_ranges = s->opt.private_ranges};
 
-    job->easy = easy;
-    if (easy == NULL)
-        return false;
-    signature_webhook(claimed->secret, body, signature);
-    header = arena_printf(&job->arena, "Rebuno-Signature: sha256=%.64s", signature);
-    job->headers = curl_slist_append(NULL, "Content-Type: application/json");
-    job->headers = curl_slist_append(job->headers, header.p);
-    job->headers = curl_slist_append(job->headers, "User-Agent: rebuno");
-    job->headers = curl_slist_append(job->headers, "Expect:");
-    curl_easy_setopt(easy, CURLOPT_URL, claimed->webhook_url.p);
-    curl_easy_setopt(easy, CURLOPT_PROTOCOLS_STR, "http,https");
-    curl_easy_setopt(easy, CURLOPT_FOLLOWLOCATION, 0L);
-    curl_easy_setopt(easy, CURLOPT_PROXY, "");
-    curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);
-    curl_easy_setopt(easy, CURLOPT_HTTP_VERSION, (long)CURL_HTTP_VERSION_1_1);
-    curl_easy_setopt(easy, CURLOPT_MAXAGE_CONN, (long)IDLE_CONNECTION_S);
-    curl_easy_setopt(easy, CURLOPT_TIMEOUT_MS, (long)(s->opt.timeout_us / US_PER_MS));
-    curl_easy_setopt(easy, CURLOPT_POSTFIELDSIZE, (long)body.n);
-    curl_easy_setopt(easy, CURLOPT_POSTFIELDS, body.p);
-    curl_easy_setopt(easy, CURLOPT_HTTPHEADER, job->headers);
-    curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, on_answer);
-    curl_easy_setopt(easy, CURLOPT_WRITEDATA, job);
-    curl_easy_setopt(easy, CURLOPT_OPENSOCKETFUNCTION, on_socket);
-    curl_easy_setopt(easy, CURLOPT_OPENSOCKETDATA, s);
-    curl_easy_setopt(easy, CURLOPT_PRIVATE, job);
-    return curl_multi_add_handle(s->multi, easy) == CURLM_OK;
+    return webhook_begin(&job->hook, s->multi, &target, job);
 }
 
 static void transfers_remove(struct sender *s, struct job *job)
@@ -277,7 +262,7 @@ static void transfers_add(struct sender *s, struct job *job)
     s->transfers.at[s->transfers.n++] = job;
 }
 
-static void log_failure(const struct job *job, long status, CURLcode code)
+static void log_failure(const struct job *job, CURLcode code)
 {
     const struct dispatch_ref *ref = &job->cmd.in.delivery.ref;
     char execution[UUID_TEXT_LEN], dispatch[UUID_TEXT_LEN];
@@ -287,28 +272,38 @@ static void log_failure(const struct job *job, long status, CURLcode code)
     log_event(LOG_WARN, "dispatch.failed", {"agent_id", job->cmd.out.claimed.agent_id},
               {"execution_id", str_make(execution, UUID_TEXT_LEN)},
               {"dispatch_id", str_make(dispatch, UUID_TEXT_LEN)},
-              {"attempt", log_int(job->cmd.out.claimed.attempt)}, {"status", log_int(status)},
-              {"error", str_of(status == 0 ? curl_easy_strerror(code) : "")});
+              {"attempt", log_int(job->cmd.out.claimed.attempt)}, {"status", log_int(job->hook.status)},
+              {"error", str_of(job->hook.no_socket     ? "out of file descriptors"
+                               : job->hook.status == 0 ? curl_easy_strerror(code)
+                                                  : "")});
+}
+
+static void report(struct job *job, enum command_type type, bool acked)
+{
+    job->cmd.in.delivery.ref.attempt = job->cmd.out.claimed.attempt;
+    job->cmd.in.delivery.acked = acked;
+    submit(job, type, ANSWERING);
 }
 
 static void answered(struct job *job, CURLcode code)
 {
     struct sender *s = job->sender;
-    long status = 0;
+    bool acked = job->hook.status >= 200 && job->hook.status < 300;
 
-    curl_easy_getinfo(job->easy, CURLINFO_RESPONSE_CODE, &status);
-    job->acked = status >= 200 && status < 300;
-    job->peer->silent = status == 0;
-    if (!job->acked)
-        log_failure(job, status, code);
-    curl_multi_remove_handle(s->multi, job->easy);
+    webhook_free(&job->hook, s->multi);
     transfers_remove(s, job);
-    atomic_fetch_add(job->acked ? &s->stats.delivered : &s->stats.failed, 1);
+    if (!acked)
+        log_failure(job, code);
+    if (job->hook.no_socket) { /* nothing was sent: not a delivery that failed */
+        s->next_look_us = clock_mono_us() + NO_SOCKET_PAUSE_US;
+        report(job, COMMAND_RETURN, false);
+        return;
+    }
+    job->peer->standing = job->hook.status == 0 ? SILENT : ANSWERS;
+    atomic_fetch_add(acked ? &s->stats.delivered : &s->stats.failed, 1);
     atomic_fetch_add(&s->stats.latency_count, 1);
     atomic_fetch_add(&s->stats.latency_sum_us, (uint64_t)(clock_mono_us() - job->started_us));
-    job->cmd.in.delivery.ref.attempt = job->cmd.out.claimed.attempt;
-    job->cmd.in.delivery.acked = job->acked;
-    submit(job, COMMAND_DELIVERED, ANSWERING);
+    report(job, COMMAND_DELIVERED, acked);
 }
 
 static void begin_post(struct job *job)
@@ -319,9 +314,7 @@ static void begin_post(struct job *job)
         return;
     /* No memory for a handle: as if the agent had not answered. */
     transfers_remove(job->sender, job);
-    job->cmd.in.delivery.ref.attempt = job->cmd.out.claimed.attempt;
-    job->cmd.in.delivery.acked = false;
-    submit(job, COMMAND_DELIVERED, ANSWERING);
+    report(job, COMMAND_DELIVERED, false);
 }
 
 static void perform(struct sender *s)
@@ -351,8 +344,7 @@ static void claim_returned(struct sender *s, struct job *job)
     }
     if (job->cmd.unknown && job->cmd.out.claimed.claimed) {
         /* Claimed perhaps, and then nobody would deliver it until its lease has run out. */
-        job->cmd.in.delivery.ref.attempt = job->cmd.out.claimed.attempt;
-        submit(job, COMMAND_RETURN, ANSWERING);
+        report(job, COMMAND_RETURN, false);
         return;
     }
     s->next_look_us =
@@ -363,7 +355,7 @@ static void claim_returned(struct sender *s, struct job *job)
 
 static void outcome_returned(struct sender *s, struct job *job)
 {
-    if (job->cmd.verdict == VERDICT_REFUSED && job->cmd.err.code == ERR_UNAVAILABLE) {
+    if (job->cmd.verdict == VERDICT_REFUSED) { /* no rule refuses it: the store could not take it */
         job->next_retry = s->retries;
         s->retries = job;
         s->next_retry_us = clock_mono_us() + RETRY_PAUSE_US;
@@ -441,10 +433,9 @@ static void give_back(struct sender *s)
     while (s->transfers.n > 0) {
         struct job *job = s->transfers.at[0];
 
-        curl_multi_remove_handle(s->multi, job->easy);
+        webhook_free(&job->hook, s->multi);
         transfers_remove(s, job);
-        job->cmd.in.delivery.ref.attempt = job->cmd.out.claimed.attempt;
-        submit(job, COMMAND_RETURN, ANSWERING);
+        report(job, COMMAND_RETURN, false);
     }
 }
 
