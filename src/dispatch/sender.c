@@ -85,16 +85,25 @@ static int64_t fair_share(const struct sender *s)
     return s->opt.concurrency < 4 ? 1 : s->opt.concurrency / 4;
 }
 
-/* How many more deliveries those may be given that are silent or unheard. */
-static int64_t room_for_unproven(const struct sender *s)
+/* How many more deliveries peers of this standing may be given in all: silent ones hold a quarter of the slots at most, and
+ * together with those not heard of yet one half. So what is dead leaves room to what is new, and both to what works. */
+static int64_t room_for(const struct sender *s, enum standing standing)
 {
-    int64_t room = (s->opt.concurrency + 1) / 2;
+    int64_t total = s->opt.concurrency, silent = (total + 3) / 4, unproven = (total + 1) / 2;
     struct peer *peer;
 
-    for (size_t i = 0; (peer = map_next(&s->peers, &i)) != NULL;)
+    total -= s->in_flight;
+    for (size_t i = 0; (peer = map_next(&s->peers, &i)) != NULL;) {
+        if (peer->standing == SILENT)
+            silent -= peer->in_flight;
         if (peer->standing != ANSWERS)
-            room -= peer->in_flight;
-    return room;
+            unproven -= peer->in_flight;
+    }
+    if (standing != ANSWERS && unproven < total)
+        total = unproven;
+    if (standing == SILENT && silent < total)
+        total = silent;
+    return total;
 }
 
 /* ---- jobs ---- */
@@ -148,34 +157,37 @@ static void claim(struct sender *s, const struct due_dispatch *due)
     submit(job, COMMAND_CLAIM, CLAIMING);
 }
 
-/* Each peer's room in a look at one of the two kinds: those that answer, or the others. */
-static struct agent_cap *caps_for(struct sender *s, bool proven, struct arena *a, size_t *n)
+/* Each peer's room in a look for those of one standing. */
+static struct agent_cap *caps_for(struct sender *s, enum standing standing, struct arena *a, size_t *n)
 {
     struct agent_cap *caps = arena_array(a, struct agent_cap, s->peers.count + 1);
     struct peer *peer;
 
     *n = 0;
     for (size_t i = 0; (peer = map_next(&s->peers, &i)) != NULL;) {
-        int64_t share = peer->standing == SILENT ? 1 : fair_share(s);
+        int64_t share = standing == SILENT ? 1 : fair_share(s);
 
-        if (proven != (peer->standing == ANSWERS) || share < peer->in_flight)
+        if (peer->standing != standing || share < peer->in_flight)
             share = peer->in_flight;
         caps[(*n)++] = (struct agent_cap){str_of(peer->id), share - peer->in_flight};
     }
     return caps;
 }
 
-static bool claim_due(struct sender *s, bool proven, int64_t room, struct err *e)
+static bool claim_due(struct sender *s, enum standing standing, struct err *e)
 {
+    int64_t room = room_for(s, standing), now_us, next_due, in;
     struct arena arena = {0};
     size_t n_caps, n;
-    struct agent_cap *caps = caps_for(s, proven, &arena, &n_caps);
+    struct agent_cap *caps;
     struct due_dispatch *due;
-    int64_t now_us, next_due, in;
     bool ok;
 
-    ok = store_due_dispatches(s->reader, caps, n_caps, proven ? 0 : fair_share(s), (size_t)room,
-                              &arena, &due, &n, &now_us, &next_due, e);
+    if (room <= 0)
+        return true;
+    caps = caps_for(s, standing, &arena, &n_caps);
+    ok = store_due_dispatches(s->reader, caps, n_caps, standing == UNHEARD ? fair_share(s) : 0,
+                              (size_t)room, &arena, &due, &n, &now_us, &next_due, e);
     for (size_t i = 0; ok && i < n; i++)
         claim(s, &due[i]);
     in = ok && next_due > now_us ? next_due - now_us : 0;
@@ -189,22 +201,14 @@ static bool claim_due(struct sender *s, bool proven, int64_t room, struct err *e
  * what they are about would be found again. */
 static void look(struct sender *s)
 {
-    int64_t room = s->opt.concurrency - s->in_flight, unproven = room_for_unproven(s);
     static struct log_limit limit;
     struct err e;
-    bool ok;
 
-    if (room <= 0 || s->claims_out > 0 || clock_mono_us() < s->next_look_us)
+    if (room_for(s, ANSWERS) <= 0 || s->claims_out > 0 || clock_mono_us() < s->next_look_us)
         return;
     atomic_store(&s->wanted, false); /* before the read: what commits after it sets it again */
     s->next_due_us = INT64_MAX;
-    ok = claim_due(s, true, room, &e);
-    room = s->opt.concurrency - s->in_flight;
-    if (unproven < room)
-        room = unproven;
-    if (ok && room > 0)
-        ok = claim_due(s, false, room, &e);
-    if (ok)
+    if (claim_due(s, ANSWERS, &e) && claim_due(s, UNHEARD, &e) && claim_due(s, SILENT, &e))
         return;
     if (log_allowed(&limit, 6))
         log_event(LOG_WARN, "dispatch.look_failed", {"error", str_of(e.message)});

@@ -277,13 +277,9 @@ enum verdict lease_heartbeat(struct working_set *ws, const struct lease_call *cm
 enum verdict lease_release(struct working_set *ws, const struct lease_call *cmd, struct err *e)
 {
     struct execution *exec;
-    enum verdict v = agent_reaches(ws, &cmd->execution_id, cmd->agent_id, &exec, e);
+    enum verdict v =
+        agent_owns_live(ws, &cmd->execution_id, cmd->agent_id, &cmd->lease, &exec, e);
 
-    if (v != VERDICT_DONE)
-        return v;
-    if (execution_status_is_terminal(exec->status))
-        return REFUSE(e, ERR_EXECUTION_TERMINAL, "the execution has already ended");
-    v = lease_owns(ws, exec, &cmd->lease, e);
     if (v != VERDICT_DONE)
         return v;
     if (exec->owner == OWNER_ENDED) { /* nothing to give back but the ownership */
@@ -302,13 +298,9 @@ enum verdict lease_suspend(struct working_set *ws, const struct lease_call *cmd,
                            struct err *e)
 {
     struct execution *exec;
-    enum verdict v = agent_reaches(ws, &cmd->execution_id, cmd->agent_id, &exec, e);
+    enum verdict v =
+        agent_owns_live(ws, &cmd->execution_id, cmd->agent_id, &cmd->lease, &exec, e);
 
-    if (v != VERDICT_DONE)
-        return v;
-    if (execution_status_is_terminal(exec->status))
-        return REFUSE(e, ERR_EXECUTION_TERMINAL, "the execution has already ended");
-    v = lease_owns(ws, exec, &cmd->lease, e);
     if (v != VERDICT_DONE)
         return v;
     *suspended = exec->owner == OWNER_ENDED;

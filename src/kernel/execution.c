@@ -139,14 +139,9 @@ enum verdict execution_finish(struct working_set *ws, const struct execution_fin
                               struct err *e)
 {
     struct execution *exec;
-    enum verdict v = agent_reaches(ws, &cmd->execution_id, cmd->agent_id, &exec, e);
+    enum verdict v =
+        agent_owns_live(ws, &cmd->execution_id, cmd->agent_id, &cmd->lease, &exec, e);
 
-    if (v != VERDICT_DONE)
-        return v;
-    if (execution_status_is_terminal(exec->status))
-        return REFUSE(e, ERR_EXECUTION_TERMINAL, "the execution has already ended: it is %s",
-                      execution_status_name(exec->status).p);
-    v = lease_owns(ws, exec, &cmd->lease, e);
     if (v != VERDICT_DONE)
         return v;
     if (!cmd->failed && exec->owner == OWNER_ENDED)

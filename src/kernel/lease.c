@@ -41,6 +41,20 @@ enum verdict lease_owns(struct working_set *ws, struct execution *exec, const st
                   "header Rebuno-Dispatch-Id names no dispatch of this execution");
 }
 
+enum verdict agent_owns_live(struct working_set *ws, const struct uuid *execution_id,
+                             struct str agent_id, const struct lease_ref *ref,
+                             struct execution **exec, struct err *e)
+{
+    enum verdict v = agent_reaches(ws, execution_id, agent_id, exec, e);
+
+    if (v != VERDICT_DONE)
+        return v;
+    if (execution_status_is_terminal((*exec)->status))
+        return REFUSE(e, ERR_EXECUTION_TERMINAL, "the execution has already ended: it is %s",
+                      execution_status_name((*exec)->status).p);
+    return lease_owns(ws, *exec, ref, e);
+}
+
 void lease_renew(struct working_set *ws, struct execution *exec)
 {
     struct dispatch *d = exec->dispatch;

@@ -32,6 +32,12 @@ enum verdict agent_reaches(struct working_set *ws, const struct uuid *execution_
 MUST_USE
 enum verdict lease_owns(struct working_set *ws, struct execution *exec, const struct lease_ref *ref, struct err *e);
 
+/* The three checks that most agents' calls begin with: it reaches the execution, which has not ended (else REFUSED,
+ * ERR_EXECUTION_TERMINAL), and owns its lease. */
+MUST_USE
+enum verdict agent_owns_live(struct working_set *ws, const struct uuid *execution_id, struct str agent_id,
+                             const struct lease_ref *ref, struct execution **exec, struct err *e);
+
 /* A good call under the lease: renews it, and stands for the ack if the webhook has not been answered yet. Call it after
  * the last check, before the call's own events. Does nothing for an ended delivery. */
 void lease_renew(struct working_set *ws, struct execution *exec);
