@@ -7,7 +7,7 @@ for program in "$@"; do
     "$program" >"$log" 2>&1
     status=$?
     ok=$(grep -c '^\[       OK \]' "$log")
-    bad=$(grep -c '^\[  FAILED  \] [a-z_0-9]*$' "$log")
+    bad=$(grep '^\[  FAILED  \] [a-z_0-9]*$' "$log" | sort -u | wc -l)
     if [ "$status" -ne 0 ]; then
         cat "$log"
         [ "$bad" -gt 0 ] || bad=1
