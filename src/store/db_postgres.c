@@ -6,18 +6,17 @@
  * database: an UPDATE that has to change exactly as many rows as it was given divides by zero when
  * it did not, which aborts what is behind it.
  *
- * The transaction's id comes with each load, before COMMIT is sent. When the connection breaks
- * then, a new one asks what became of it. */
+ * A transaction is committed once COMMIT was answered, and is not once the server has refused a
+ * statement before it. Whatever else breaks after COMMIT was sent, a new connection asks what
+ * became of it (postgres_fate.h). */
 #include "store/db_postgres.h"
 
-#include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 
-#include "base/clock.h"
-#include "base/log.h"
+#include "base/rand.h"
 #include "store/list.h"
 #include "store/postgres_conn.h"
+#include "store/postgres_fate.h"
 #include "store/postgres_params.h"
 
 enum {
@@ -28,7 +27,6 @@ enum {
     OID_INT2 = 21,
     OID_INT4 = 23,
 };
-static const int64_t FATE_WAIT_US = 5 * US_PER_S;
 
 static const struct db_sql BEGIN_WRITE = {.name = "begin_write", .postgres = "BEGIN", .types = ""};
 static const struct db_sql BEGIN_READ = {.name = "begin_read",
@@ -39,13 +37,7 @@ static const struct db_sql COMMIT = {.name = "commit", .postgres = "COMMIT", .ty
 static const struct db_sql ROLLBACK = {.name = "rollback", .postgres = "ROLLBACK", .types = ""};
 static const struct db_sql NOW = {
     .name = "now",
-    .postgres = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, 0::bigint",
-    .types = "",
-};
-static const struct db_sql NOW_WRITE = {
-    .name = "now_write",
-    .postgres = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint,"
-                " pg_current_xact_id()::text::bigint",
+    .postgres = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint",
     .types = "",
 };
 static const struct db_sql NEXT_KEYS[DB_KEYS_KINDS] = {
@@ -72,11 +64,13 @@ struct pending {
 
 struct db_postgres {
     struct db base;
-    char *url;   /* owned */
-    PGconn *c;   /* NULL when it could not be opened */
-    bool write;  /* the open transaction is to write */
-    bool skip;   /* the open call is none on Postgres */
-    int64_t xid; /* of the open transaction; 0: not known */
+    char *url;  /* owned */
+    PGconn *c;  /* NULL when it could not be opened */
+    bool marks; /* a writer's: its transactions leave their number in the marker's row */
+    struct postgres_marker marker;
+    bool skip; /* the open call is none on Postgres */
+    /* of the open transaction: COMMIT was answered; a statement before it was refused */
+    bool committed, refused;
     struct postgres_params params;
     LIST(struct pending) pending;
     struct statement statements[STATEMENTS_MAX];
@@ -268,17 +262,39 @@ static void give_rows(struct db_postgres *self, const struct pending *p, const P
     self->result = NULL;
 }
 
-static void take_result(struct db_postgres *self, const struct pending *p, const PGresult *result)
+/* An error after which the server goes on, so that it has skipped what is behind, COMMIT too. What
+ * it says as it breaks off, and what libpq says of a broken connection, proves nothing. */
+static bool is_refusal(const struct pending *p, const PGresult *result)
+{
+    struct str severity = str_of(PQresultErrorField(result, PG_DIAG_SEVERITY_NONLOCALIZED));
+    struct str state = str_of(PQresultErrorField(result, PG_DIAG_SQLSTATE));
+
+    return p->sql != &COMMIT && str_present(severity) && str_eq(severity, STR("ERROR")) &&
+           str_present(state) && !str_starts(state, STR("57P")) && !str_starts(state, STR("08"));
+}
+
+static void take_error(struct db_postgres *self, const struct pending *p, const PGresult *result)
+{
+    if (is_refusal(p, result))
+        self->refused = true;
+    if (p->sql == &POSTGRES_MARK) /* its row may be gone */
+        self->marker.registered = false;
+    fail(self, result, p->sql->name);
+}
+
+static void take_result(struct db_postgres *self, const struct pending *p, PGresult *result)
 {
     ExecStatusType status = PQresultStatus(result);
 
     if (status == PGRES_COMMAND_OK && p->preparing != NULL)
         p->preparing->state = PREPARED_YES;
+    else if (status == PGRES_COMMAND_OK && p->sql == &COMMIT)
+        self->committed = strcmp(PQcmdStatus(result), "COMMIT") == 0; /* or it says ROLLBACK */
     else if (status == PGRES_TUPLES_OK)
         give_rows(self, p, result);
     else if (status != PGRES_COMMAND_OK &&
              status != PGRES_PIPELINE_ABORTED) /* aborted: by what was noted before */
-        fail(self, result, p->sql->name);
+        take_error(self, p, result);
 }
 
 /* Results of one message, up to the NULL that ends them. */
@@ -294,6 +310,7 @@ static void take_answer(struct db_postgres *self, const struct pending *p)
     }
 }
 
+/* Without it nobody knows what the connection is at; libpq may still call it good. */
 static void take_sync(struct db_postgres *self)
 {
     PGresult *result;
@@ -303,8 +320,10 @@ static void take_sync(struct db_postgres *self)
         seen = PQresultStatus(result) == PGRES_PIPELINE_SYNC;
         PQclear(result);
     }
-    if (!seen)
+    if (!seen) {
         fail(self, NULL, "sync");
+        disconnect(self);
+    }
 }
 
 /* After this nothing is under way, or the connection is gone. */
@@ -314,6 +333,7 @@ static void drain(struct db_postgres *self)
         return;
     if (self->c == NULL || PQpipelineSync(self->c) != 1) {
         fail(self, NULL, "send");
+        disconnect(self); /* who knows how much of it has left */
     } else {
         for (size_t i = 0; i < self->pending.n && PQstatus(self->c) == CONNECTION_OK; i++) {
             struct pending p = self->pending.at[i];
@@ -372,14 +392,38 @@ static int64_t postgres_row_key(struct db *db)
 
 /* ---- transactions ---- */
 
+static void send_marker(struct db_postgres *self, const struct db_sql *sql)
+{
+    struct db_value values[MARKER_VALUES];
+
+    if (self->base.failed)
+        return;
+    marker_values(&self->marker, values);
+    params_begin(&self->params, sql->types);
+    params_row(&self->params, values, MARKER_VALUES, true);
+    send_call(self, sql, NULL, NULL);
+}
+
+/* Its row must be there before the first transaction that may be asked about. */
+static void register_writer(struct db_postgres *self)
+{
+    drain(self);
+    send_plain(self, &POSTGRES_FORGET_WRITERS, NULL, NULL);
+    send_marker(self, &POSTGRES_ADD_WRITER);
+    drain(self);
+    self->marker.registered = !self->base.failed;
+}
+
 static void postgres_begin(struct db *db, bool write)
 {
     struct db_postgres *self = self_of(db);
 
-    self->write = write;
-    self->xid = 0;
-    if (ready(self))
-        send_plain(self, write ? &BEGIN_WRITE : &BEGIN_READ, NULL, NULL);
+    self->committed = self->refused = false;
+    if (!ready(self))
+        return;
+    if (write && self->marks && !self->marker.registered)
+        register_writer(self);
+    send_plain(self, write ? &BEGIN_WRITE : &BEGIN_READ, NULL, NULL);
 }
 
 /* Whatever state the connection is in, afterwards it is idle outside a transaction, or gone. */
@@ -401,61 +445,15 @@ static void postgres_rollback(struct db *db)
         disconnect(self);
 }
 
-enum fate { FATE_COMMITTED, FATE_ABORTED, FATE_OPEN };
-
-/* FATE_OPEN too when the question could not be asked. */
-static enum fate ask_fate(struct db_postgres *self, int64_t xid)
-{
-    enum fate fate = FATE_OPEN;
-    char text[24];
-    const char *values[] = {text};
-    struct err e;
-    PGconn *c = postgres_connect(self->url, &e);
-    PGresult *r;
-
-    if (c == NULL)
-        return fate;
-    snprintf(text, sizeof(text), "%lld", (long long)xid);
-    r = PQexecParams(c, "SELECT pg_xact_status($1::text::xid8)", 1, NULL, values, NULL, NULL, 0);
-    if (PQresultStatus(r) == PGRES_TUPLES_OK && PQntuples(r) == 1 && !PQgetisnull(r, 0, 0)) {
-        if (strcmp(PQgetvalue(r, 0, 0), "committed") == 0)
-            fate = FATE_COMMITTED;
-        else if (strcmp(PQgetvalue(r, 0, 0), "aborted") == 0)
-            fate = FATE_ABORTED;
-    }
-    PQclear(r);
-    PQfinish(c);
-    return fate;
-}
-
-/* The connection broke while COMMIT may have been on its way. */
-static bool learn_fate(struct db_postgres *self, bool *unknown)
-{
-    int64_t until = clock_mono_us() + FATE_WAIT_US;
-    struct timespec pause = {.tv_nsec = 50 * 1000 * 1000};
-
-    *unknown = true;
-    while (self->xid != 0) {
-        enum fate fate = ask_fate(self, self->xid);
-
-        if (fate != FATE_OPEN) {
-            *unknown = false;
-            return fate == FATE_COMMITTED;
-        }
-        if (clock_mono_us() >= until)
-            break;
-        nanosleep(&pause, NULL);
-    }
-    log_event(LOG_ERROR, "store.commit_unknown", {"xid", log_int(self->xid)});
-    return false;
-}
-
 static bool postgres_commit(struct db *db, bool *unknown, struct err *e)
 {
     struct db_postgres *self = self_of(db);
-    bool broke;
 
     *unknown = false;
+    if (!db->failed && self->marks) {
+        self->marker.number += 2;
+        send_marker(self, &POSTGRES_MARK);
+    }
     if (db->failed) {
         *e = db->err;
         postgres_rollback(db);
@@ -463,12 +461,19 @@ static bool postgres_commit(struct db *db, bool *unknown, struct err *e)
     }
     send_plain(self, &COMMIT, NULL, NULL);
     drain(self);
-    if (!db->failed)
+    if (self->committed)
         return true;
+    db_fail(db, ERR_UNAVAILABLE, "the database rolled the transaction back");
     *e = db->err;
-    broke = self->c == NULL || PQstatus(self->c) != CONNECTION_OK;
     postgres_rollback(db);
-    return broke && learn_fate(self, unknown);
+    if (self->refused)
+        return false;
+    *unknown = true;
+    if (self->marks && postgres_learn_fate(self->url, &self->marker, unknown))
+        return true;
+    if (*unknown) /* and not, say, a serialization failure, which would be tried again */
+        e->code = ERR_UNAVAILABLE;
+    return false;
 }
 
 static void on_now(void *ctx, struct db *db, size_t row)
@@ -477,7 +482,6 @@ static void on_now(void *ctx, struct db *db, size_t row)
 
     (void)row;
     now->wall_us = now->lease_us = db_get_int(db, 0);
-    self_of(db)->xid = db_get_int(db, 1);
 }
 
 static void postgres_now(struct db *db, struct now *now)
@@ -486,7 +490,7 @@ static void postgres_now(struct db *db, struct now *now)
 
     if (!db->in_transaction && !ready(self))
         return;
-    send_plain(self, db->in_transaction && self->write ? &NOW_WRITE : &NOW, on_now, now);
+    send_plain(self, &NOW, on_now, now);
 }
 
 static void on_next_key(void *ctx, struct db *db, size_t row)
@@ -566,12 +570,14 @@ static const struct db_ops POSTGRES_OPS = {
     .close = postgres_close,
 };
 
-struct db *db_postgres_open(const char *url, struct err *e)
+struct db *db_postgres_open(const char *url, bool writer, struct err *e)
 {
     struct db_postgres *self = xzalloc(sizeof(*self));
 
     self->base.ops = &POSTGRES_OPS;
     self->url = xstrdup(str_of(url));
+    self->marks = writer;
+    rand_bytes(self->marker.id, sizeof(self->marker.id));
     if (!connect_anew(self, e)) {
         postgres_close(&self->base);
         return NULL;

@@ -4,7 +4,8 @@
 
 #include "store/db.h"
 
-/* `url` is copied. The connection is made at once. */
-struct db *db_postgres_open(const char *url, struct err *e);
+/* `url` is copied. The connection is made at once. A writer's commits can be asked about when their
+ * answer is lost; that takes the tables of the migrations. */
+struct db *db_postgres_open(const char *url, bool writer, struct err *e);
 
 #endif

@@ -202,7 +202,12 @@ static int64_t sqlite_row_key(struct db *db)
 
 static void sqlite_begin(struct db *db, bool write)
 {
-    (void)run_plain(self_of(db), write ? &BEGIN_WRITE : &BEGIN_READ);
+    struct db_sqlite *self = self_of(db);
+
+    if (write && !sqlite_home_in_place(self->home, &db->err))
+        db->failed = true;
+    else
+        (void)run_plain(self, write ? &BEGIN_WRITE : &BEGIN_READ);
 }
 
 static void sqlite_rollback(struct db *db)

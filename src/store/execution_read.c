@@ -22,6 +22,7 @@
 struct execution_views {
     struct arena *arena;
     struct payload_reader payloads;
+    size_t bytes, max_bytes; /* max_bytes 0: any */
     LIST(struct execution_view *) rows;
 };
 
@@ -29,10 +30,14 @@ static void on_view(void *ctx, struct db *db, size_t row)
 {
     struct execution_views *views = ctx;
     struct arena *a = views->arena;
-    struct execution_view *v = arena_new(a, struct execution_view);
+    struct execution_view *v;
     int64_t by_log = db_get_int(db, 12);
 
     (void)row;
+    if (views->max_bytes > 0 && views->rows.n > 0 && views->bytes >= views->max_bytes)
+        return;
+    views->bytes += payload_size(db, 3) + payload_size(db, 4);
+    v = arena_new(a, struct execution_view);
     (void)db_get_uuid(db, 0, &v->id);
     v->agent_id = db_get_copy(db, 1, a);
     v->status = db_get_copy(db, 2, a);
@@ -219,7 +224,8 @@ static bool read_views(struct db *db, const struct id_list *list, struct executi
 bool store_list_executions(struct store_reader *r, const struct execution_filter *f,
                            struct arena *a, struct execution_view **out, size_t *n, struct err *e)
 {
-    struct execution_views views = {.arena = a, .payloads = {.db = r->db, .arena = a}};
+    struct execution_views views = {
+        .arena = a, .payloads = {.db = r->db, .arena = a}, .max_bytes = f->max_bytes};
     struct id_list list = {0};
     bool ok;
 

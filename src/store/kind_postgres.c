@@ -6,8 +6,7 @@
 
 static struct db *connect_postgres(struct store *s, bool writer, struct err *e)
 {
-    (void)writer;
-    return db_postgres_open(s->url, e);
+    return db_postgres_open(s->url, writer, e);
 }
 
 static void believe_row(struct load *ld, struct execution *row)

@@ -39,7 +39,8 @@ static bool sqlite_expired_leases(struct store_writer *w, struct working_set *ws
     struct now now;
     struct str key;
 
-    (void)e;
+    if (!sqlite_home_look(w->store->home, e)) /* an idle store notices too */
+        return false;
     db_now(w->db, &now);
     for (size_t i = 0; ids.n < limit && map_next_key(&ws->executions, &i, &key) != NULL;) {
         const struct execution *exec;

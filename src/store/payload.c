@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-enum { TAG_INLINE = 0, TAG_BLOB = 1, REFERENCE_LEN = 1 + 8 + 8 };
+enum { TAG_INLINE = 0, TAG_BLOBS = 1, REFERENCE_HEAD = 1 + 8, FETCH_BYTES = 4 * PAYLOAD_PART };
 
 static void put_be64(uint8_t *out, uint64_t v)
 {
@@ -20,18 +20,35 @@ static uint64_t get_be64(const char *p)
     return v;
 }
 
+static size_t parts_of(size_t size)
+{
+    return (size + PAYLOAD_PART - 1) / PAYLOAD_PART;
+}
+
+static size_t part_size(size_t size, size_t part)
+{
+    size_t left = size - part * PAYLOAD_PART;
+
+    return left < PAYLOAD_PART ? left : PAYLOAD_PART;
+}
+
 /* ---- writing ---- */
 
-static struct str bind_reference(struct payload_writer *w, struct str payload)
+static struct str make_reference(struct payload_writer *w, struct str payload)
 {
-    struct pending_blob blob = {db_new_key(w->db, DB_KEYS_BLOB), payload};
-    uint8_t *bytes = arena_alloc(w->arena, REFERENCE_LEN);
+    size_t parts = parts_of(payload.n), n = REFERENCE_HEAD + 8 * parts;
+    uint8_t *bytes = arena_alloc(w->arena, n);
 
-    list_add(w->blobs, blob);
-    bytes[0] = TAG_BLOB;
-    put_be64(bytes + 1, (uint64_t)blob.key);
-    put_be64(bytes + 9, payload.n);
-    return str_make(bytes, REFERENCE_LEN);
+    bytes[0] = TAG_BLOBS;
+    put_be64(bytes + 1, payload.n);
+    for (size_t i = 0; i < parts; i++) {
+        struct pending_blob blob = {.key = db_new_key(w->db, DB_KEYS_BLOB)};
+
+        blob.data = str_make(payload.p + i * PAYLOAD_PART, part_size(payload.n, i));
+        list_add(w->blobs, blob);
+        put_be64(bytes + REFERENCE_HEAD + 8 * i, (uint64_t)blob.key);
+    }
+    return str_make(bytes, n);
 }
 
 void payload_bind(struct payload_writer *w, struct str payload)
@@ -43,7 +60,7 @@ void payload_bind(struct payload_writer *w, struct str payload)
         return;
     }
     if (payload.n > PAYLOAD_INLINE_MAX) {
-        db_bytes(w->db, bind_reference(w, payload));
+        db_bytes(w->db, make_reference(w, payload));
         return;
     }
     bytes = arena_alloc(w->arena, payload.n + 1);
@@ -60,17 +77,26 @@ static const struct db_sql SQL_BLOB_INSERT = {
     .exact = true,
 };
 
-void payloads_write(struct payload_writer *w)
+/* Of one call: rows up to the size of a part. */
+static size_t write_some(struct payload_writer *w, size_t from)
 {
-    if (w->blobs.n == 0)
-        return;
+    size_t bytes = 0, i = from;
+
     db_call(w->db, &SQL_BLOB_INSERT, NULL, NULL);
-    for (size_t i = 0; i < w->blobs.n; i++) {
+    do {
         db_int(w->db, w->blobs.at[i].key);
         db_bytes(w->db, w->blobs.at[i].data);
         db_row(w->db);
-    }
+        bytes += w->blobs.at[i++].data.n;
+    } while (i < w->blobs.n && bytes + w->blobs.at[i].data.n <= PAYLOAD_PART);
     db_end(w->db);
+    return i;
+}
+
+void payloads_write(struct payload_writer *w)
+{
+    for (size_t i = 0; i < w->blobs.n;)
+        i = write_some(w, i);
     w->blobs.n = 0;
 }
 
@@ -82,13 +108,27 @@ void payload_writer_free(struct payload_writer *w)
 
 /* ---- reading ---- */
 
-static struct str copy(struct payload_reader *r, struct str s)
+static void get_parts(struct payload_reader *r, struct str stored, struct str *out)
 {
-    struct str c = arena_str(r->arena, s);
+    size_t size = (size_t)get_be64(stored.p + 1), parts = parts_of(size);
+    char *to;
 
-    if (!str_present(c))
+    if (stored.n != REFERENCE_HEAD + 8 * parts) {
+        db_fail(r->db, ERR_INTERNAL, "the database holds a malformed payload");
+        return;
+    }
+    to = arena_alloc(r->arena, size);
+    if (to == NULL) {
         db_fail(r->db, ERR_INTERNAL, "out of memory");
-    return c;
+        return;
+    }
+    for (size_t i = 0; i < parts; i++) {
+        struct pending_read read = {.to = to + i * PAYLOAD_PART, .size = part_size(size, i)};
+
+        read.key = (int64_t)get_be64(stored.p + REFERENCE_HEAD + 8 * i);
+        list_add(r->reads, read);
+    }
+    *out = str_make(to, size);
 }
 
 void payload_get(struct payload_reader *r, int column, struct str *out)
@@ -99,12 +139,9 @@ void payload_get(struct payload_reader *r, int column, struct str *out)
     if (!str_present(stored))
         return;
     if (stored.n >= 1 && stored.p[0] == TAG_INLINE) {
-        *out = copy(r, str_slice(stored, 1, stored.n));
-    } else if (stored.n == REFERENCE_LEN && stored.p[0] == TAG_BLOB) {
-        struct pending_read read = {(int64_t)get_be64(stored.p + 1),
-                                    (int64_t)get_be64(stored.p + 9), out};
-
-        list_add(r->reads, read);
+        *out = arena_str(r->arena, str_slice(stored, 1, stored.n)); /* small: never fails */
+    } else if (stored.n >= REFERENCE_HEAD && stored.p[0] == TAG_BLOBS) {
+        get_parts(r, stored, out);
     } else {
         db_fail(r->db, ERR_INTERNAL, "the database holds a malformed payload");
     }
@@ -114,8 +151,8 @@ size_t payload_size(struct db *db, int column)
 {
     struct str stored = db_get_str(db, column);
 
-    if (stored.n == REFERENCE_LEN && stored.p[0] == TAG_BLOB)
-        return (size_t)get_be64(stored.p + 9);
+    if (stored.n >= REFERENCE_HEAD && stored.p[0] == TAG_BLOBS)
+        return (size_t)get_be64(stored.p + 1);
     return stored.n;
 }
 
@@ -127,11 +164,38 @@ static const struct db_sql SQL_BLOB_READ = {
     .types = "I",
 };
 
+struct fetch { /* one call; arena */
+    struct payload_reader *reader;
+    size_t first;
+};
+
 static void on_blob(void *ctx, struct db *db, size_t row)
 {
-    struct payload_reader *r = ctx;
+    const struct fetch *fetch = ctx;
+    struct pending_read *read = &fetch->reader->reads.at[fetch->first + row];
+    struct str data = db_get_str(db, 0);
 
-    *r->reads.at[row].out = copy(r, db_get_str(db, 0));
+    if (data.n != read->size)
+        return;
+    memcpy(read->to, data.p, data.n);
+    read->done = true;
+}
+
+/* Several calls, so that no answer holds more than a few parts at once. */
+static size_t fetch_some(struct payload_reader *r, size_t from)
+{
+    struct fetch *fetch = arena_new(r->arena, struct fetch);
+    size_t bytes = 0, i = from;
+
+    *fetch = (struct fetch){r, from};
+    db_call(r->db, &SQL_BLOB_READ, on_blob, fetch);
+    do {
+        db_int(r->db, r->reads.at[i].key);
+        db_row(r->db);
+        bytes += r->reads.at[i++].size;
+    } while (i < r->reads.n && bytes + r->reads.at[i].size <= FETCH_BYTES);
+    db_end(r->db);
+    return i;
 }
 
 bool payloads_read(struct payload_reader *r, struct err *e)
@@ -140,20 +204,13 @@ bool payloads_read(struct payload_reader *r, struct err *e)
         return false;
     if (r->reads.n == 0)
         return true;
-    db_call(r->db, &SQL_BLOB_READ, on_blob, r);
-    for (size_t i = 0; i < r->reads.n; i++) {
-        db_int(r->db, r->reads.at[i].key);
-        db_row(r->db);
-    }
-    db_end(r->db);
+    for (size_t i = 0; i < r->reads.n;)
+        i = fetch_some(r, i);
     if (!db_flush(r->db, e))
         return false;
-    for (size_t i = 0; i < r->reads.n; i++) {
-        struct pending_read *read = &r->reads.at[i];
-
-        if (!str_present(*read->out) || read->out->n != (size_t)read->size)
+    for (size_t i = 0; i < r->reads.n; i++)
+        if (!r->reads.at[i].done)
             return err_set(e, ERR_INTERNAL, "the database lacks the data of a payload");
-    }
     r->reads.n = 0;
     return true;
 }

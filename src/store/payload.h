@@ -2,17 +2,19 @@
  * How payloads are kept in a column: one tag byte, then
  *
  *     0  the bytes themselves
- *     1  a reference: the key of a row of `blobs` and the size of its data, 8 bytes each,
- * big-endian
+ *     1  the size, then the keys of the rows of `blobs` that hold the data in parts of 256 KiB (the
+ *        last one shorter); 8 bytes each, big-endian
  *
- * SQL NULL is an absent payload, which differs from an empty one and from JSON's null. */
+ * SQL NULL is an absent payload, which differs from an empty one and from JSON's null. Parts bound
+ * the memory that one statement takes on its way: neither driver ever holds a large payload whole.
+ */
 #ifndef STORE_PAYLOAD_H
 #define STORE_PAYLOAD_H
 
 #include "store/db.h"
 #include "store/list.h"
 
-enum { PAYLOAD_INLINE_MAX = 2048 };
+enum { PAYLOAD_INLINE_MAX = 2048, PAYLOAD_PART = 256 * 1024 };
 
 /* Writing: bind columns with payload_bind inside any call, then payloads_write once after the
  * calls. */
@@ -29,12 +31,13 @@ void payload_bind(struct payload_writer *w, struct str payload);
 void payloads_write(struct payload_writer *w);
 void payload_writer_free(struct payload_writer *w);
 
-/* Reading: payload_get inside on_row fills *out now, or notes where the data must go once
- * payloads_read has fetched it
- * (`out` must stay where it is until then). payloads_read flushes. */
+/* Reading: payload_get inside on_row sets *out; a large payload's bytes are there once
+ * payloads_read, which flushes, has fetched them. */
 struct pending_read {
-    int64_t key, size;
-    struct str *out;
+    int64_t key;
+    char *to; /* arena */
+    size_t size;
+    bool done;
 };
 struct payload_reader {
     struct db *db;

@@ -5,7 +5,7 @@
 
 #include "base/log.h"
 
-enum { SERVER_MIN = 130000 }; /* pg_current_xact_id, pg_xact_status by 64-bit id */
+enum { SERVER_MIN = 130000 };
 
 /* Every statement is made for index look-ups by key. A plan chosen while the tables were small, or
  * before the first ANALYZE, would scan them whole once they have grown, so the planner is not given

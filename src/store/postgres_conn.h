@@ -7,8 +7,8 @@
 
 #include "base/err.h"
 
-/* With the session's settings, in UTF-8, on a server that can tell a transaction's fate (13 or
- * later). NULL: ERR_UNAVAILABLE, the message without the password. */
+/* With the session's settings, in UTF-8, on a server of version 13 or later. NULL: ERR_UNAVAILABLE,
+ * the message without the password. */
 PGconn *postgres_connect(const char *url, struct err *e);
 /* An idle connection that the server has closed shows it here; costs one poll. */
 bool postgres_alive(PGconn *c);

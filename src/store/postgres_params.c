@@ -11,7 +11,7 @@ enum {
     OID_TEXT_ARRAY = 1009,
     OID_INT8_ARRAY = 1016,
     ARRAY_HEADER = 20,
-    KEEP_BYTES = 256 * 1024, /* a larger buffer is given back after the call */
+    KEEP_BYTES = 512 * 1024, /* a larger buffer is given back after the call */
 };
 
 static void put_be32(char *out, uint32_t v)

@@ -3,6 +3,7 @@
 
 #include <pthread.h>
 #include <stdlib.h>
+#include <time.h>
 
 #include "base/arena.h"
 #include "base/log.h"
@@ -17,8 +18,8 @@ enum {
 };
 
 struct sqlite_checkpointer {
-    const struct sqlite_home *home; /* borrowed */
-    sqlite3 *h;                     /* the thread's; NULL while it could not be opened */
+    struct sqlite_home *home; /* borrowed */
+    sqlite3 *h;               /* the thread's; NULL while it could not be opened */
     pthread_t thread;
     pthread_mutex_t copying; /* held during a checkpoint: SQLite refuses a second one at once,
                                 without waiting */
@@ -47,30 +48,46 @@ static void copy_log(struct sqlite_checkpointer *c)
     c->h = NULL;
 }
 
+static struct timespec in_a_second(void)
+{
+    struct timespec t;
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &t);
+    t.tv_sec++;
+    return t;
+}
+
 static void *checkpoint_thread(void *arg)
 {
     struct sqlite_checkpointer *c = arg;
+    struct timespec look_at = in_a_second();
+    struct err e;
 
     pthread_mutex_lock(&c->lock);
     while (!c->stop) {
-        if (!c->wake) {
-            pthread_cond_wait(&c->cond, &c->lock);
+        bool wake = c->wake;
+
+        if (!wake && pthread_cond_timedwait(&c->cond, &c->lock, &look_at) == 0)
             continue;
-        }
         c->wake = false;
         pthread_mutex_unlock(&c->lock);
-        pthread_mutex_lock(&c->copying);
-        copy_log(c);
-        pthread_mutex_unlock(&c->copying);
+        (void)!sqlite_home_look(c->home, &e); /* it remembers */
+        look_at = in_a_second();
+        if (wake) {
+            pthread_mutex_lock(&c->copying);
+            copy_log(c);
+            pthread_mutex_unlock(&c->copying);
+        }
         pthread_mutex_lock(&c->lock);
     }
     pthread_mutex_unlock(&c->lock);
     return NULL;
 }
 
-struct sqlite_checkpointer *sqlite_checkpointer_start(const struct sqlite_home *home, struct err *e)
+struct sqlite_checkpointer *sqlite_checkpointer_start(struct sqlite_home *home, struct err *e)
 {
     struct sqlite_checkpointer *c = xzalloc(sizeof(*c));
+    pthread_condattr_t clock;
     pthread_attr_t attr;
     int rc;
 
@@ -83,7 +100,10 @@ struct sqlite_checkpointer *sqlite_checkpointer_start(const struct sqlite_home *
     }
     pthread_mutex_init(&c->copying, NULL);
     pthread_mutex_init(&c->lock, NULL);
-    pthread_cond_init(&c->cond, NULL);
+    pthread_condattr_init(&clock);
+    pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
+    pthread_cond_init(&c->cond, &clock);
+    pthread_condattr_destroy(&clock);
     pthread_attr_init(&attr);
     pthread_attr_setstacksize(&attr, (size_t)256 * 1024);
     rc = pthread_create(&c->thread, &attr, checkpoint_thread, c);

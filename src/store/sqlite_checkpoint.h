@@ -4,7 +4,8 @@
  * goes on; when it has caught up and no reader needs the log, SQLite starts it anew with the next
  * commit. Under a steady writer that moment may not come: past 32 MiB the writer itself copies the
  * rest, waits for the readers (whose snapshots are short) and starts the log anew. So the file
- * stays under 64 MiB, unless one transaction alone is larger. */
+ * stays under 64 MiB, unless one transaction alone is larger. Each second the thread also looks
+ * whether the database file is still in its place. */
 #ifndef STORE_SQLITE_CHECKPOINT_H
 #define STORE_SQLITE_CHECKPOINT_H
 
@@ -15,8 +16,7 @@
 struct sqlite_home;
 struct sqlite_checkpointer;
 
-struct sqlite_checkpointer *sqlite_checkpointer_start(const struct sqlite_home *home,
-                                                      struct err *e);
+struct sqlite_checkpointer *sqlite_checkpointer_start(struct sqlite_home *home, struct err *e);
 /* Copies the whole log, empties it, closes. NULL is fine. */
 void sqlite_checkpointer_stop(struct sqlite_checkpointer *c);
 /* On the writer's thread, outside a transaction: `frames` pages are in the log. */

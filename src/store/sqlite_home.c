@@ -1,14 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Files and connections of a SQLite database. The lock is on a file of its own: closing any
- * descriptor of the database file would drop the locks that SQLite itself holds on it. */
+ * Files and connections of a SQLite database.
+ *
+ * Two locks keep a second kernel out. One is on a file beside the database, named after the path
+ * that all symbolic links lead to; a sweeper of dead folders looks at it, and it is taken before
+ * the database is touched. The other is flock() on the database file itself, so that neither a hard
+ * link nor a removed lock file gets around it. SQLite's own locks are of another kind (fcntl), and
+ * the two do not see each other; but closing any descriptor of a file drops all fcntl locks that
+ * the process holds on it, so the one that flock was called on stays open until all connections are
+ * closed. */
 #include "store/sqlite_home.h"
 
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -22,8 +31,11 @@ enum { ROOM_BYTES = 1 << 20 };
 
 struct sqlite_home {
     struct buf path, lock_path,
-        folder; /* owned, NUL-terminated; folder is empty unless in memory */
-    int lock_fd;
+        folder;           /* owned, NUL-terminated; folder is empty unless in memory */
+    int lock_fd, file_fd; /* of the lock file and, unless in memory, of the database file */
+    dev_t device;         /* of the database file */
+    ino_t inode;
+    atomic_bool gone; /* it is no longer what the path leads to */
     struct sqlite_checkpointer *checkpointer;
 };
 
@@ -61,26 +73,75 @@ static enum lock_result lock_file(const char *path, int *fd)
     return why == EAGAIN || why == EACCES ? LOCK_HELD : LOCK_ERROR;
 }
 
+static bool in_use(const struct sqlite_home *home, const char *held, struct err *e)
+{
+    return err_set(e, ERR_CONFLICT,
+                   "the database %s is in use by another rebuno process (it holds %s); stop that "
+                   "one first, or give this one a database of its own",
+                   text(&home->path), held);
+}
+
 static bool take_lock(struct sqlite_home *home, struct err *e)
 {
     switch (lock_file(text(&home->lock_path), &home->lock_fd)) {
     case LOCKED:
         return true;
     case LOCK_HELD:
-        return err_set(e, ERR_CONFLICT,
-                       "the database %s is in use by another rebuno process (it holds %s); stop "
-                       "that one first, or "
-                       "give this one a database of its own",
-                       text(&home->path), text(&home->lock_path));
+        return in_use(home, text(&home->lock_path), e);
     case LOCK_ERROR:
         break;
     }
+    return err_set(e, ERR_UNAVAILABLE, "cannot open the lock file %s: %s", text(&home->lock_path),
+                   strerror(errno));
+}
+
+static bool cannot_open(const struct sqlite_home *home, struct err *e)
+{
     if (errno == ENOENT)
         return err_set(e, ERR_UNAVAILABLE,
                        "the folder of the database %s does not exist; create it first",
                        text(&home->path));
-    return err_set(e, ERR_UNAVAILABLE, "cannot open the lock file %s: %s", text(&home->lock_path),
+    return err_set(e, ERR_UNAVAILABLE, "cannot open the database %s: %s", text(&home->path),
                    strerror(errno));
+}
+
+/* A new database begins as an empty file, so that there is something that links lead to. */
+static bool resolve_path(struct sqlite_home *home, const char *path, struct err *e)
+{
+    char *real;
+
+    if (strcmp(path, ":memory:") == 0) /* it would be a file of that name */
+        return err_set(e, ERR_VALIDATION, "sqlite://:memory: is not supported; use memory:");
+    real = realpath(path, NULL);
+    if (real == NULL && errno == ENOENT) {
+        int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0644); /* as SQLite does */
+
+        if (fd >= 0) {
+            close(fd);
+            real = realpath(path, NULL);
+        }
+    }
+    set_text(&home->path, real == NULL ? path : real, "");
+    if (real == NULL)
+        return cannot_open(home, e);
+    free(real);
+    return true;
+}
+
+/* A file system without flock leaves it to the lock file. */
+static bool lock_inode(struct sqlite_home *home, struct err *e)
+{
+    int fd = open(text(&home->path), O_RDWR | O_CLOEXEC);
+    struct stat st;
+
+    if (fd < 0 || fstat(fd, &st) != 0)
+        return cannot_open(home, e);
+    if (flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
+        return in_use(home, "that file", e); /* not closed: the holder may be in this process */
+    home->file_fd = fd;
+    home->device = st.st_dev;
+    home->inode = st.st_ino;
+    return true;
 }
 
 /* ---- in memory ---- */
@@ -187,7 +248,7 @@ static bool lock_database(struct sqlite_home *home, bool memory, struct err *e)
                          strerror(errno));
         buf_free(&final);
     }
-    return ok;
+    return ok && (memory || lock_inode(home, e));
 }
 
 bool sqlite_home_has_room(const struct sqlite_home *home, struct err *e)
@@ -201,6 +262,25 @@ bool sqlite_home_has_room(const struct sqlite_home *home, struct err *e)
     return true; /* a file system that cannot tell is taken at its next write's word */
 }
 
+bool sqlite_home_look(struct sqlite_home *home, struct err *e)
+{
+    struct stat st;
+
+    if (home->file_fd >= 0)
+        atomic_store(&home->gone, stat(text(&home->path), &st) != 0 || st.st_dev != home->device ||
+                                      st.st_ino != home->inode);
+    return sqlite_home_in_place(home, e);
+}
+
+bool sqlite_home_in_place(const struct sqlite_home *home, struct err *e)
+{
+    if (!atomic_load(&home->gone))
+        return true;
+    return err_set(e, ERR_UNAVAILABLE,
+                   "the database file is gone: %s is missing or another file; put it back",
+                   text(&home->path));
+}
+
 struct sqlite_home *sqlite_home_open(const char *path, struct err *e)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -208,9 +288,9 @@ struct sqlite_home *sqlite_home_open(const char *path, struct err *e)
     bool ok = true;
 
     (void)pthread_once(&once, configure_once);
-    home->lock_fd = -1;
+    home->lock_fd = home->file_fd = -1;
     if (path != NULL)
-        set_text(&home->path, path, "");
+        ok = resolve_path(home, path, e);
     else
         ok = make_memory_folder(home, e);
     ok = ok && lock_database(home, path == NULL, e);
@@ -243,6 +323,8 @@ void sqlite_home_close(struct sqlite_home *home)
     if (home->lock_fd >= 0)
         close(home->lock_fd); /* the file stays: removing it would let two newcomers lock different
                                  files */
+    if (home->file_fd >= 0)
+        close(home->file_fd);
     buf_free(&home->path);
     buf_free(&home->lock_path);
     buf_free(&home->folder);
@@ -316,12 +398,15 @@ static bool apply_settings(sqlite3 *h, enum sqlite_role role, bool memory)
 
 sqlite3 *sqlite_connect(const struct sqlite_home *home, enum sqlite_role role, struct err *e)
 {
-    int flags =
-        role == SQLITE_READER ? SQLITE_OPEN_READONLY : SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE;
     bool memory = home->folder.n > 0;
+    int flags = role == SQLITE_READER ? SQLITE_OPEN_READONLY : SQLITE_OPEN_READWRITE;
     sqlite3 *h = NULL;
     const char *vfs = role == SQLITE_WRITER && !memory ? SQLITE_WAL_VFS : NULL;
-    int rc = sqlite3_open_v2(text(&home->path), &h, flags | SQLITE_OPEN_NOMUTEX, vfs);
+    int rc;
+
+    if (memory && role != SQLITE_READER) /* any other is there since the start, or gone */
+        flags |= SQLITE_OPEN_CREATE;
+    rc = sqlite3_open_v2(text(&home->path), &h, flags | SQLITE_OPEN_NOMUTEX, vfs);
 
     if (rc == SQLITE_OK && !apply_settings(h, role, memory))
         rc = sqlite3_errcode(h);

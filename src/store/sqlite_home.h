@@ -13,15 +13,23 @@ struct sqlite_home;
 
 enum { SQLITE_BUSY_MS = 10000 };
 
-/* `path` NULL: in memory, a file in a private temporary folder that is gone after sqlite_home_close
- * (or swept by the next kernel after a kill). ERR_CONFLICT: another kernel holds the database.
- * ERR_UNAVAILABLE: no such folder, no rights. */
+/* `path` may lead over links; the file is made when it is not there. NULL: in memory, a file in a
+ * private temporary folder that is gone after sqlite_home_close (or swept by the next kernel after
+ * a kill). ERR_CONFLICT: another kernel holds the database. ERR_UNAVAILABLE: no such folder, no
+ * rights. */
 struct sqlite_home *sqlite_home_open(const char *path, struct err *e);
 void sqlite_home_close(struct sqlite_home *home); /* after all connections; NULL is fine */
 
 /* There is room beside the database for more than a page: on a disk that is all but full a small
  * write may pass while no step does. ERR_UNAVAILABLE. */
 MUST_USE bool sqlite_home_has_room(const struct sqlite_home *home, struct err *e);
+
+/* A file that was deleted or replaced under a running kernel would go on taking writes that nobody
+ * finds again. A path is looked up each second (by the checkpoint thread) and before a recovery; in
+ * between, in_place tells what was seen last, and costs nothing. ERR_UNAVAILABLE until the same
+ * file is back. So what is answered within the last second before may be in the lost file. */
+MUST_USE bool sqlite_home_look(struct sqlite_home *home, struct err *e);
+MUST_USE bool sqlite_home_in_place(const struct sqlite_home *home, struct err *e); /* any thread */
 
 enum sqlite_role { SQLITE_WRITER, SQLITE_READER, SQLITE_CHECKPOINTER };
 /* Production settings, each read back. NULL on failure. */

@@ -12,7 +12,8 @@
 
 static bool migrate_new(struct store *s, struct err *e)
 {
-    struct db *db = s->kind->connect(s, true, e);
+    /* On Postgres any connection may write, and a writer's needs the tables. */
+    struct db *db = s->kind->connect(s, s->kind->sqlite, e);
     bool ok = db != NULL && store_migrate(db, s->kind->sqlite, e);
 
     db_close(db);
@@ -129,7 +130,8 @@ bool store_writer_recover(struct store_writer *w, struct err *e)
 
     store_abandon(w);
     w->broken = true;
-    if (w->store->kind->sqlite && !sqlite_home_has_room(w->store->home, e))
+    if (w->store->kind->sqlite &&
+        (!sqlite_home_look(w->store->home, e) || !sqlite_home_has_room(w->store->home, e)))
         return false;
     if (!db_reopen(w->db, e))
         return false;

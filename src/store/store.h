@@ -17,9 +17,10 @@ struct store_options {
                         "memory:" (a database file in a private temporary folder, without syncs, gone at close) */
 };
 
-/* Opens, takes the lock against a second process (SQLite: a lock file of its own beside the database; ERR_CONFLICT with a
- * clear message when another kernel holds it), and applies the migrations that are missing, in a transaction under a lock
- * (several kernels may start at once). A database newer than this program is refused (ERR_CONFLICT). */
+/* Opens, takes the lock against a second process (SQLite: on a file beside the database and on the database itself;
+ * ERR_CONFLICT with a clear message when another kernel holds it), and applies the migrations that are missing, in a
+ * transaction under a lock (several kernels may start at once). A database newer than this program is refused
+ * (ERR_CONFLICT). */
 struct store *store_open(const struct store_options *opt, struct err *e);
 void store_close(struct store *s); /* after all writers and readers; SQLite: checkpoints the WAL */
 bool store_is_sqlite(const struct store *s); /* one writer; its working set keeps leased rows, leases are monotonic */
@@ -39,8 +40,9 @@ MUST_USE bool store_load(struct store_writer *w, struct working_set *ws, struct 
 /* Applies ws->changes and commits with full durability. With no changes it just ends the transaction.
  * True: durable. False: nothing is, except when *unknown is set: the connection broke during the commit and the
  * transaction's fate could not be learnt (a driver first asks for it for up to 5 s). ERR_STORE_RACE: a unique key,
- * a deadlock: load and decide again. ERR_UNAVAILABLE: disk full, I/O error, connection gone. The transaction is over in
- * every case; the caller then calls ws_end_group or ws_clear. */
+ * a deadlock: load and decide again. ERR_UNAVAILABLE: disk full, I/O error, connection gone. SQLite also when its file
+ * is no longer in its place, seen within a second. The transaction is over in every case; the caller then calls
+ * ws_end_group or ws_clear. */
 MUST_USE bool store_commit(struct store_writer *w, struct working_set *ws, bool *unknown, struct err *e);
 void store_abandon(struct store_writer *w); /* rolls back if a transaction is open */
 /* Makes a broken writer usable again: reopens the handle or connection and proves with a small durable write that the
@@ -98,6 +100,7 @@ struct execution_filter {
     struct uuid low, high;                /* ids in [low, high]: from a prefix; all: 00… and ff… */
     const struct uuid *before;            /* keyset: ids smaller than this; NULL: from the newest */
     size_t limit;
+    size_t max_bytes; /* of inputs and outputs, about, but at least one row; 0: any */
 };
 MUST_USE bool store_list_executions(struct store_reader *r, const struct execution_filter *f, struct arena *a,
                                     struct execution_view **out, size_t *n, struct err *e);

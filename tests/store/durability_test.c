@@ -310,7 +310,7 @@ static void cut_commit(struct fixture *f, struct cutting_proxy *p, enum cut cut)
     if (cut == CUT_BEFORE) {
         assert_false(committed);
         assert_int_equal(e.code, ERR_UNAVAILABLE);
-    } else if (cut == CUT_AFTER) {
+    } else if (cut == CUT_AFTER || cut == CUT_SYNC) {
         assert_true(committed);
     }
     ws_clear(&f->ws);
@@ -335,7 +335,9 @@ static void commit_interrupted(void **state)
         cut_commit(&f, p, CUT_BEFORE);
         cut_commit(&f, p, CUT_AFTER);
         cut_commit(&f, p, CUT_AT_ONCE);
+        cut_commit(&f, p, CUT_SYNC);
     }
+    cut_commit(&f, p, CUT_LATE); /* whichever is first: the question, or the COMMIT */
     leave_proxy(&f, p);
 }
 

@@ -87,8 +87,10 @@ static void check_size(struct fixture *f, size_t n)
 
 static void every_size(void **state)
 {
-    static const size_t sizes[] = {0,    1,    2,    255,  256,   257,         2046,
-                                   2047, 2048, 2049, 4096, 65536, 1024 * 1024, 10 * 1024 * 1024};
+    static const size_t sizes[] = {
+        0,    1,    2,     255,    256,    257,    2046,   2047,        2048,
+        2049, 4096, 65536, 262143, 262144, 262145, 524288, 1024 * 1024, 10 * 1024 * 1024,
+    };
     struct fixture f;
 
     fixture_open(&f, *(enum fixture_kind *)*state);

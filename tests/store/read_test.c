@@ -221,6 +221,45 @@ static void list_filters(void **state)
     fixture_close(&f);
 }
 
+/* As many rows as bytes allow, but at least one; what is left is found from the last one on. */
+static void lists_bounded_in_bytes(void **state)
+{
+    enum { N = 9 };
+    static const size_t sizes[N] = {10,   5000, 10,   10, 3000,
+                                    3000, 10,   9000, 1}; /* the newest last */
+    static char text[9000];
+    struct fixture f;
+    struct execution_view *rows;
+    struct err e = {0};
+    size_t n, at = N;
+
+    fixture_open(&f, *(enum fixture_kind *)*state);
+    fixture_load(&f);
+    memset(text, '1', sizeof(text));
+    for (size_t i = 0; i < N; i++)
+        fixture_execution(&f, "a")->input = str_make(text, sizes[i]);
+    fixture_commit(&f);
+    struct uuid before;
+    struct execution_filter filter = {.limit = 100, .max_bytes = 4000};
+    memset(&filter.high, 0xff, sizeof(filter.high));
+    while (at > 0) {
+        size_t bytes = 0, wanted = 0;
+
+        assert_true(store_list_executions(f.r, &filter, &f.arena, &rows, &n, &e));
+        for (; wanted < at && (wanted == 0 || bytes < filter.max_bytes); wanted++)
+            bytes += sizes[at - 1 - wanted];
+        assert_int_equal(n, wanted);
+        for (size_t i = 0; i < n; i++)
+            assert_int_equal(rows[i].input.n, sizes[--at]);
+        before = rows[n - 1].id;
+        filter.before = &before;
+    }
+    filter = (struct execution_filter){.high = filter.high, .limit = 100}; /* no bound */
+    assert_true(store_list_executions(f.r, &filter, &f.arena, &rows, &n, &e));
+    assert_int_equal(n, N);
+    fixture_close(&f);
+}
+
 static void views_show_what_is_waited_for(void **state)
 {
     struct fixture f;
@@ -467,10 +506,15 @@ static void agents_in_byte_order(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        ON_BOTH(due_dispatches),       ON_BOTH(due_dispatches_of_an_empty_queue),
-        ON_BOTH(list_filters),         ON_BOTH(views_show_what_is_waited_for),
-        ON_BOTH(events_paging),        ON_BOTH(steps_paging),
-        ON_BOTH(past_deadlines),       ON_BOTH(leased_executions),
+        ON_BOTH(due_dispatches),
+        ON_BOTH(due_dispatches_of_an_empty_queue),
+        ON_BOTH(list_filters),
+        ON_BOTH(lists_bounded_in_bytes),
+        ON_BOTH(views_show_what_is_waited_for),
+        ON_BOTH(events_paging),
+        ON_BOTH(steps_paging),
+        ON_BOTH(past_deadlines),
+        ON_BOTH(leased_executions),
         ON_BOTH(agents_in_byte_order),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -13,11 +13,23 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "base/clock.h"
+
 enum { PAIRS_MAX = 16, CHUNK = 65536 };
+static const int64_t LATE_US = 500 * US_PER_MS;
 
 struct pair {
     int client, server; /* -1: free */
     bool swallow;       /* the next answer ends it */
+    bool until_commit;  /* the answer of COMMIT is the last that passes */
+};
+
+/* Bytes on their way to a server whose client is gone. */
+struct late {
+    int server; /* -1: none */
+    int64_t due_us;
+    char bytes[CHUNK];
+    size_t n;
 };
 
 struct cutting_proxy {
@@ -26,6 +38,7 @@ struct cutting_proxy {
     pthread_t thread;
     atomic_int cut, refuse, stop;
     struct pair pairs[PAIRS_MAX];
+    struct late late;
 };
 
 static int connect_server(const struct cutting_proxy *p)
@@ -44,7 +57,7 @@ static void end_pair(struct pair *pair)
 {
     close(pair->client);
     close(pair->server);
-    *pair = (struct pair){-1, -1, false};
+    *pair = (struct pair){-1, -1, false, false};
 }
 
 static void accept_one(struct cutting_proxy *p)
@@ -58,7 +71,7 @@ static void accept_one(struct cutting_proxy *p)
             continue;
         if (atomic_load(&p->refuse))
             break;
-        *pair = (struct pair){client, connect_server(p), false};
+        *pair = (struct pair){client, connect_server(p), false, false};
         if (pair->server < 0)
             end_pair(pair);
         return;
@@ -84,6 +97,32 @@ static bool holds_commit(const char *bytes, size_t n)
     return memmem(bytes, n, "\0commit", sizeof("\0commit")) != NULL;
 }
 
+static void end_late(struct late *late)
+{
+    if (late->server >= 0)
+        close(late->server);
+    late->server = -1;
+}
+
+static void begin_late(struct late *late, struct pair *pair, const char *bytes, size_t n)
+{
+    end_late(late);
+    late->server = pair->server;
+    late->due_us = clock_mono_us() + LATE_US;
+    late->n = n;
+    memcpy(late->bytes, bytes, n);
+    close(pair->client);
+    *pair = (struct pair){-1, -1, false, false};
+}
+
+static void pass_late(struct late *late)
+{
+    if (late->n == 0 || clock_mono_us() < late->due_us)
+        return;
+    send_all(late->server, late->bytes, late->n);
+    late->n = 0;
+}
+
 static void from_client(struct cutting_proxy *p, struct pair *pair)
 {
     static char bytes[CHUNK];
@@ -99,12 +138,31 @@ static void from_client(struct cutting_proxy *p, struct pair *pair)
         return;
     }
     atomic_store(&p->cut, CUT_NEVER);
+    if (cut == CUT_LATE) {
+        begin_late(&p->late, pair, bytes, (size_t)n);
+        return;
+    }
     if (cut != CUT_BEFORE)
         send_all(pair->server, bytes, (size_t)n);
-    if (cut == CUT_AFTER)
-        pair->swallow = true;
-    else
+    pair->swallow = cut == CUT_AFTER;
+    pair->until_commit = cut == CUT_SYNC;
+    if (cut == CUT_BEFORE || cut == CUT_AT_ONCE)
         end_pair(pair);
+}
+
+static bool pass_until_commit(struct pair *pair, const char *bytes, size_t n)
+{
+    static const char DONE[] = "C\0\0\0\013COMMIT"; /* and its NUL */
+    static const char END[] = "E\0\0\0\056"
+                              "SFATAL\0VFATAL\0C57P01\0Mterminated by test";
+    const char *done = memmem(bytes, n, DONE, sizeof(DONE));
+
+    if (done == NULL)
+        return false;
+    send_all(pair->client, bytes, (size_t)(done - bytes) + sizeof(DONE));
+    send_all(pair->client, END, sizeof(END));
+    send_all(pair->client, "", 1);
+    return true;
 }
 
 static void from_server(struct pair *pair)
@@ -112,7 +170,8 @@ static void from_server(struct pair *pair)
     static char bytes[CHUNK];
     ssize_t n = recv(pair->server, bytes, sizeof(bytes), 0);
 
-    if (n <= 0 || pair->swallow)
+    if (n <= 0 || pair->swallow ||
+        (pair->until_commit && pass_until_commit(pair, bytes, (size_t)n)))
         end_pair(pair);
     else
         send_all(pair->client, bytes, (size_t)n);
@@ -130,6 +189,7 @@ static void *proxy_main(void *arg)
             fds[1 + 2 * i] = (struct pollfd){.fd = p->pairs[i].client, .events = POLLIN};
             fds[2 + 2 * i] = (struct pollfd){.fd = p->pairs[i].server, .events = POLLIN};
         }
+        pass_late(&p->late);
         if (poll(fds, 1 + 2 * PAIRS_MAX, 20) <= 0)
             continue;
         if (fds[0].revents != 0)
@@ -159,7 +219,8 @@ struct cutting_proxy *cutting_proxy_start(const char *server_socket)
         listen(p->listener, 8) != 0)
         abort();
     for (size_t i = 0; i < PAIRS_MAX; i++)
-        p->pairs[i] = (struct pair){-1, -1, false};
+        p->pairs[i] = (struct pair){-1, -1, false, false};
+    p->late.server = -1;
     if (pthread_create(&p->thread, NULL, proxy_main, p) != 0)
         abort();
     return p;
@@ -174,6 +235,7 @@ void cutting_proxy_stop(struct cutting_proxy *p)
     for (size_t i = 0; i < PAIRS_MAX; i++)
         if (p->pairs[i].client >= 0)
             end_pair(&p->pairs[i]);
+    end_late(&p->late);
     close(p->listener);
     snprintf(path, sizeof(path), "%s/.s.PGSQL.5432", p->folder);
     unlink(path);

@@ -11,6 +11,10 @@ enum cut {
     CUT_BEFORE,  /* the bytes that hold the COMMIT never arrive */
     CUT_AFTER,   /* they arrive, and the server has answered; the answer does not */
     CUT_AT_ONCE, /* they arrive; nobody waits for what becomes of them */
+    CUT_LATE,    /* they arrive when the client has long seen its connection break */
+    CUT_SYNC,    /* COMMIT is answered, then the server ends the connection, as a terminated backend
+                  * does
+                  */
 };
 
 struct cutting_proxy;

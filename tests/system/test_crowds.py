@@ -6,6 +6,7 @@ import os
 import resource
 import selectors
 import socket
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -14,6 +15,7 @@ import pytest
 from harness import Attempt, Deadline, FakeAgent, Kernel, eventually
 from harness.kernel import TOKEN
 from harness.raw import RawConnection
+from harness.waiting import let_pass
 
 NewKernel = Callable[..., Kernel]
 NewAgent = Callable[..., FakeAgent]
@@ -110,6 +112,49 @@ def test_many_waiting_readers(new_kernel: NewKernel, new_agent: NewAgent, form: 
     finally:
         readers.close()
     client.get("/v0/health").expect(200)
+
+
+def leave(kernel: Kernel, target: str, count: int, accept: str) -> None:
+    """Clients that ask and are gone."""
+    Readers(kernel, target, count, accept).close()
+
+
+def test_stopping_with_readers_that_have_gone(new_kernel: NewKernel, new_agent: NewAgent) -> None:
+    """What they asked for is not read any more: an orderly stop takes no longer for it."""
+    kernel = new_kernel()
+    run = begun(kernel, new_agent(kernel))
+    for n in range(40):
+        run.record("x", n, "r" * 100_000)
+    count = READERS // 4
+    for _ in range(4):
+        leave(kernel, run.path("/steps"), count, "application/json")
+        leave(kernel, run.path("/events?limit=1000"), count, "application/json")
+        leave(kernel, run.path("/events?after_seq=1000&wait=60"), count, "application/json")
+        leave(kernel, run.path("/events"), count, "text/event-stream")
+        leave(kernel, run.path("/stream"), count, "text/event-stream")
+    begin = time.monotonic()
+    kernel.stop()
+    assert time.monotonic() - begin < 5
+
+
+def test_slow_readers_of_a_list_hold_little(new_kernel: NewKernel, new_agent: NewAgent) -> None:
+    """A page of large rows is sent row by row, and a small question does not wait behind it."""
+    kernel = new_kernel()
+    agent, client = new_agent(kernel), kernel.client(timeout=60)
+    for _ in range(16):
+        client.create(agent.id, input="x" * (4 * MEBIBYTE))
+    client.create(agent.id)
+    begin_peak = kernel.peak_resident_bytes()
+    readers = Readers(kernel, "/v0/executions?limit=17", 20, "application/json")
+    begin = time.monotonic()
+    client.get("/v0/executions?limit=1").expect(200)
+    assert time.monotonic() - begin < 5
+    let_pass(2)
+    grown = kernel.peak_resident_bytes() - begin_peak
+    try:
+        assert grown < 20 * 8 * MEBIBYTE, f"{grown / MEBIBYTE:.0f} MiB for 20 readers"
+    finally:
+        readers.close()
 
 
 @pytest.mark.parametrize("count", [128, 256, 1024])

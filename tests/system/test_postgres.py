@@ -1,5 +1,6 @@
 """What is special about PostgreSQL: it can be away, break off, and serve several kernels."""
 
+import random
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -8,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from harness import Attempt, Cluster, Delivery, FakeAgent, Kernel, Reply, eventually
+from harness import Attempt, Cluster, Deadline, Delivery, FakeAgent, Kernel, Reply, eventually
 from harness.proxy import Proxy
 from harness.waiting import let_pass
 
@@ -122,6 +123,38 @@ class TestAway:
             assert steps[step_id]["status"] == "succeeded"
             assert steps[step_id]["result"] == number
 
+    def test_acknowledged_writes_survive_many_crashes(
+        self, cluster: Cluster, launch: NewKernel, new_agent: NewAgent
+    ) -> None:
+        """A crashed server gives the ids of lost transactions to others: they prove nothing."""
+        kernel = launch(database_url=cluster.new_url())
+        agent = new_agent(kernel)
+        runs = [begun(kernel, agent) for _ in range(4)]
+        answered: list[set[str]] = [set() for _ in runs]
+        stop = threading.Event()
+
+        def write(worker: int) -> None:
+            number = 0
+            while not stop.is_set():
+                number += 1
+                answer = runs[worker].submit("w", number, key=f"k{number}")
+                if answer.status == 200:
+                    answered[worker].add(answer.json["step_id"])
+
+        with ThreadPoolExecutor(len(runs)) as pool:
+            writers = [pool.submit(write, worker) for worker in range(len(runs))]
+            for _ in range(8):
+                before = sum(map(len, answered))
+                eventually(lambda n=before: sum(map(len, answered)) > n + 100, 30)
+                cluster.stop(immediate=True)
+                cluster.start()
+            stop.set()
+        for writer in writers:
+            writer.result()
+        for run, ids in zip(runs, answered, strict=True):
+            lost = ids - {step["step_id"] for step in kernel.client().steps(run.id)}
+            assert not lost, f"{len(lost)} of {len(ids)} are lost"
+
     def test_deliveries_go_on_after_it(
         self, cluster: Cluster, launch: NewKernel, new_agent: NewAgent
     ) -> None:
@@ -207,6 +240,61 @@ class TestBrokenCommit:
                 unknown = answer.json.get("details", {}).get("outcome") == "unknown"
                 assert unknown or count == 0
         assert proxy.cuts >= 1
+
+    @pytest.mark.parametrize("deliver", [True, False], ids=["unanswered", "unasked"])
+    def test_what_is_committed_is_shown(
+        self, proxy: Proxy, postgres: Cluster, launch: NewKernel, new_agent: NewAgent, deliver: bool
+    ) -> None:
+        """The connection that reads the new row for its answer breaks: another one reads it."""
+        name = postgres.create_database()
+        kernel = launch(database_url=postgres.url(name, port=proxy.port))
+        agent, client = new_agent(kernel), kernel.client()
+        proxy.deliver = deliver
+        for _ in range(8):
+            proxy.cut_on = lambda chunk: b"execution_read" in chunk
+            client.post("/v0/executions", {"agent_id": agent.id}).expect(201)
+            proxy.cut_on = lambda chunk: b"agent_read" in chunk
+            client.post("/v0/agents", agent.registration()).expect(201)
+        assert proxy.cuts >= 4
+
+    def test_terminated_backends_decide_nothing_twice(
+        self, postgres: Cluster, launch: NewKernel, new_agent: NewAgent
+    ) -> None:
+        """The same call again and again: what was refused left no step, what was told has one."""
+        name = postgres.create_database()
+        kernel = launch(database_url=postgres.url(name))
+        agent = new_agent(kernel)
+        runs = [begun(kernel, agent) for _ in range(3)]
+        stop = threading.Event()
+
+        def submit(run: Attempt) -> tuple[list[str], int]:
+            told, unknown = [], 0
+            while not stop.is_set():
+                answer = run.submit("same", {"v": 1})
+                if answer.status == 200:
+                    told.append(answer.json["step_id"])
+                else:
+                    answer.expect(503, "unavailable")
+                    unknown += answer.json.get("details", {}).get("outcome") == "unknown"
+            return told, unknown
+
+        with ThreadPoolExecutor(len(runs)) as pool:
+            calls = [pool.submit(submit, run) for run in runs]
+            deadline = Deadline(8)
+            while not deadline.passed:
+                postgres.psql(
+                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                    f" WHERE datname = '{name}' ORDER BY random() LIMIT 3"
+                )
+                deadline.pause(random.uniform(0.01, 0.06))
+            stop.set()
+        for run, call in zip(runs, calls, strict=True):
+            told, unknown = call.result()
+            steps = kernel.client().steps(run.id)
+            assert [step["occurrence"] for step in steps] == list(range(len(steps)))
+            assert len(set(told)) == len(told) > 100
+            assert set(told) <= {step["step_id"] for step in steps}
+            assert len(told) <= len(steps) <= len(told) + unknown
 
     def test_every_connection_broken_at_once(
         self, postgres: Cluster, proxy: Proxy, launch: NewKernel, new_agent: NewAgent

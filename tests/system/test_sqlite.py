@@ -31,6 +31,22 @@ class TestOneProcess:
         run.record("still", "working")
         run.complete().expect(204)
 
+    @pytest.mark.parametrize("how", ["symbolic", "hard", "unlocked"])
+    def test_no_way_around_the_lock(self, launch: NewKernel, tmp_path: Path, how: str) -> None:
+        path, other = tmp_path / "shared.db", tmp_path / "other.db"
+        launch(database_url=f"sqlite:///{path}")
+        if how == "symbolic":
+            other.symlink_to(path)
+        elif how == "hard":
+            other.hardlink_to(path)
+        else:
+            (tmp_path / "shared.db.lock").unlink()
+            other = path
+        second = launch(database_url=f"sqlite:///{other}", start=False)
+        second.spawn()
+        assert second.wait_exit() == 1
+        assert "in use" in second.log.read_text()
+
     @pytest.mark.parametrize("kill", [True, False])
     def test_the_next_one_may(self, launch: NewKernel, tmp_path: Path, kill: bool) -> None:
         url = f"sqlite:///{tmp_path / 'shared.db'}"
@@ -192,6 +208,30 @@ class TestPlaces:
         path = tmp_path / "new.db"
         launch(database_url=f"sqlite:///{path}")
         assert path.exists()
+
+
+class TestTakenAway:
+    def test_file_that_is_gone(
+        self, launch: NewKernel, new_agent: NewAgent, tmp_path: Path
+    ) -> None:
+        """Nothing is acknowledged into a file that nobody will find again."""
+        path, away = tmp_path / "x.db", tmp_path / "away.db"
+        kernel = launch(database_url=f"sqlite:///{path}")
+        client = kernel.client()
+        agent = new_agent(kernel)
+        run = agent.take_attempt(client.create(agent.id)["id"])
+        run.record("x", 1, "before")
+        path.rename(away)
+        eventually(lambda: run.submit("x", 2).status == 503, 3)
+        client.get("/v0/ready").expect(503)
+        assert "gone" in kernel.log.read_text()
+        assert not path.exists()
+        away.rename(path)
+        eventually(lambda: client.get("/v0/ready").status == 200, 10)
+        run.record("x", 3, "after")
+        kernel.restart(kill=True)
+        args = [step["args"] for step in kernel.client().steps(run.id)]
+        assert (args[0], args[-1]) == (1, 3)
 
 
 def test_many_writers_at_once(launch: NewKernel, new_agent: NewAgent, tmp_path: Path) -> None:

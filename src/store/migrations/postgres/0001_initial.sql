@@ -121,12 +121,19 @@ CREATE TABLE submission_keys (
     PRIMARY KEY (execution_key, request_key)
 );
 
--- Payloads over 2 KiB. Stored as they are: compressing them here would cost the writer more than the disk.
+-- Payloads over 2 KiB in parts of 256 KiB. Stored as they are: compressing them here would cost the writer more than the disk.
 CREATE TABLE blobs (
     key BIGINT PRIMARY KEY,
     data BYTEA NOT NULL
 );
 ALTER TABLE blobs ALTER COLUMN data SET STORAGE EXTERNAL;
+
+-- Each writer's row holds the number of its last transaction that is durable (store/postgres_fate.h).
+CREATE TABLE writers (
+    id BYTEA PRIMARY KEY,
+    number BIGINT NOT NULL,
+    seen_at BIGINT NOT NULL
+) WITH (fillfactor = 50); -- written by each transaction: its versions stay on their page
 
 -- How often a writer came back after an error: writing it proves that the database takes writes again.
 CREATE TABLE recoveries (

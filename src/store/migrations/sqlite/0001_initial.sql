@@ -109,7 +109,7 @@ CREATE TABLE submissions (
     step_id BLOB -- with a request_key only
 );
 
--- Payloads over 2 KiB, so that an update of the row that refers to one does not write it again.
+-- Payloads over 2 KiB in parts of 256 KiB, so that an update of the row that refers to one does not write it again.
 CREATE TABLE blobs (
     key INTEGER PRIMARY KEY,
     data BLOB NOT NULL
