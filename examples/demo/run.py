@@ -146,6 +146,7 @@ async def follow(demo: Demo, client: Client, execution_id: str) -> rebuno.types.
                 say("demo", "kill -9 of the agent, between two steps; a new one starts", "31;1")
                 demo.kill(demo.agent)
                 demo.start_agent()
+                say("demo", "its lease (2 s here) has to run out; then the kernel delivers the run again", "90")
             if event.type == "step.executing" and target == "book_courier" and not kernel_killed:
                 kernel_killed = True
                 say("demo", "kill -9 of the kernel, in the middle of a step; a new one starts", "31;1")
@@ -184,7 +185,7 @@ async def main() -> int:
             ok = count(demo) and run.status == "completed"
         finally:
             demo.stop()
-    print(paint("32;1", "every effect happened once") if ok else paint("31;1", "something happened twice or not at all"))
+    print(paint("32;1", "every effect happened once; now yours: README.md, \"Five minutes\"") if ok else paint("31;1", "something happened twice or not at all"))
     return 0 if ok else 1
 
 

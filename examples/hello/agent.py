@@ -5,12 +5,16 @@ Start a kernel beside it with `rebuno dev --config rebuno.yaml`, then this file,
     rebuno exec create hello '{"name": "Ada"}' --watch
 """
 
+import asyncio
+
 from rebuno import Agent, tool
 
 
 @tool
 async def look_up(name: str) -> dict:
     """Finds a person. Safe to run again, should the agent die half-way."""
+    print(f"looking up {name}")
+    await asyncio.sleep(5)  # time to kill the agent in
     return {"name": name, "email": f"{name.lower()}@example.com"}
 
 
@@ -22,10 +26,11 @@ async def send_greeting(email: str, text: str) -> str:
 
 
 async def process(name: str) -> dict:
-    person = await look_up(name)
-    status = await send_greeting(person["email"], f"Hello {person['name']}!")
-    return {"greeted": person["email"], "status": status}
+    ada = await look_up(name)
+    friend = await look_up(f"friend-of-{name}")
+    sent = [await send_greeting(p["email"], f"Hello {p['name']}!") for p in (ada, friend)]
+    return {"greeted": [ada["email"], friend["email"]], "status": sent}
 
 
 if __name__ == "__main__":
-    Agent("hello").run(process, port=5000)
+    Agent("hello").run(process, host="127.0.0.1", port=5000)

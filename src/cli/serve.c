@@ -192,8 +192,8 @@ static void greet(struct kernel *k)
         if (k->manifest.n == 0)
             printf("  no agents yet: add some with 'rebuno agent add MANIFEST', or start with --config\n");
         else
-            printf("  try       rebuno exec create %.*s '{}' --watch\n",
-                   STR_ARG(k->manifest.agents[0].id));
+            printf("  try       rebuno exec create %.*s INPUT --watch   (its input: rebuno agent get %.*s)\n",
+                   STR_ARG(k->manifest.agents[0].id), STR_ARG(k->manifest.agents[0].id));
     }
     fflush(stdout);
     log_event(LOG_INFO, "kernel.started", {"url", url}, {"version", STR(REBUNO_VERSION)});

@@ -266,6 +266,21 @@ static void transfers_add(struct sender *s, struct job *job)
     s->transfers.at[s->transfers.n++] = job;
 }
 
+static const char *failure_text(const struct webhook *hook, CURLcode code)
+{
+    if (hook->no_socket)
+        return "out of file descriptors";
+    if (code == CURLE_COULDNT_CONNECT && hook->status == 0)
+        return "cannot connect: is the agent running there?";
+    if (hook->status == 0)
+        return curl_easy_strerror(code);
+    if (hook->status == 401)
+        return "the agent refused the signature: do both sides have the same secret?";
+    if (hook->status >= 300 && hook->status < 400)
+        return "redirects are not followed";
+    return "";
+}
+
 static void log_failure(const struct job *job, CURLcode code)
 {
     const struct dispatch_ref *ref = &job->cmd.in.delivery.ref;
@@ -274,12 +289,11 @@ static void log_failure(const struct job *job, CURLcode code)
     uuid_format(&ref->execution_id, execution);
     uuid_format(&ref->dispatch_id, dispatch);
     log_event(LOG_WARN, "dispatch.failed", {"agent_id", job->cmd.out.claimed.agent_id},
+              {"url", job->cmd.out.claimed.webhook_url},
               {"execution_id", str_make(execution, UUID_TEXT_LEN)},
               {"dispatch_id", str_make(dispatch, UUID_TEXT_LEN)},
               {"attempt", log_int(job->cmd.out.claimed.attempt)}, {"status", log_int(job->hook.status)},
-              {"error", str_of(job->hook.no_socket     ? "out of file descriptors"
-                               : job->hook.status == 0 ? curl_easy_strerror(code)
-                                                  : "")});
+              {"error", str_of(failure_text(&job->hook, code))});
 }
 
 static void report(struct job *job, enum command_type type, bool acked)

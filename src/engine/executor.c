@@ -365,6 +365,11 @@ static void run_group(struct executor *x, struct command **cmds, size_t n)
 
 static void reclaim_done(struct command *cmd)
 {
+    char id[UUID_TEXT_LEN];
+
+    uuid_format(&cmd->in.reclaim, id);
+    if (cmd->verdict == VERDICT_DONE && cmd->out.reclaimed)
+        log_event(LOG_WARN, "lease.expired", {"execution_id", str_make(id, sizeof(id))});
     free(cmd);
 }
 
