@@ -13,31 +13,31 @@ static const int64_t LEASE_MAX_S = 10 * 365 * INT64_C(86400);
 
 /* ---- reading ---- */
 
-static void reply_agent(struct request *rq, struct store_reader *r, int status)
+/* False: the store's error. */
+static bool reply_agent(struct request *rq, struct store_reader *r, int status, struct err *e)
 {
     struct buf body = {0};
     struct json_writer w = {.out = &body};
     struct agent_view v;
     bool found;
-    struct err e;
 
-    if (!store_read_agent(r, rq->path_id, rq->arena, &v, &found, &e)) {
-        if (status == 201) /* it is registered all the same */
-            err_outcome_unknown(&e);
-        request_reply_error(rq, &e);
-        return;
-    }
+    if (!store_read_agent(r, rq->path_id, rq->arena, &v, &found, e))
+        return false;
     if (!found) {
         request_refuse(rq, ERR_NOT_FOUND, "no such agent");
-        return;
+        return true;
     }
     encode_agent(&w, &v);
     request_reply_json(rq, status, &body);
+    return true;
 }
 
 static void read_agent(struct request *rq, struct store_reader *r)
 {
-    reply_agent(rq, r, 200);
+    struct err e;
+
+    if (!reply_agent(rq, r, 200, &e))
+        request_reply_error(rq, &e);
 }
 
 void agents_get(struct request *rq)
@@ -71,9 +71,9 @@ void agents_list(struct request *rq)
 
 /* ---- registering ---- */
 
-static void read_registered(struct request *rq, struct store_reader *r)
+static bool read_registered(struct request *rq, struct store_reader *r, struct err *e)
 {
-    reply_agent(rq, r, 201);
+    return reply_agent(rq, r, 201, e);
 }
 
 static void registered(struct request *rq)
@@ -82,7 +82,7 @@ static void registered(struct request *rq)
     api_agent_changed(
         rq->api,
         rq->path_id); /* before the answer: the next call may be signed with the new secret */
-    request_read_small(rq, read_registered);
+    request_read_back(rq, read_registered);
 }
 
 /* As the one who will call it understands URLs. */

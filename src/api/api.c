@@ -24,7 +24,9 @@ static struct request *request_new(struct api *api, struct http_exchange *x)
     rq->api = api;
     rq->x = x;
     rq->arena = http_arena(x);
-    rq->visit = visit_new(api, http_header(x, "X-Request-Id"), rq->arena);
+    rq->visit = visit_new(
+        api, http_header_repeated(x, "X-Request-Id") ? STR_NONE : http_header(x, "X-Request-Id"),
+        rq->arena);
     rq->visit->request = rq;
     http_set_user(x, rq->visit);
     return rq;
@@ -146,10 +148,8 @@ static void on_error(int status, const char *message, struct http_answer *answer
 {
     static _Thread_local char line[64]; /* the server copies it */
     char id[UUID_TEXT_LEN];
-    struct err e;
 
-    err_set(&e, error_of_status(status), "%s", message);
-    error_encode(&e, body);
+    error_encode_refusal(status, message, body);
     request_make_id(ctx, id);
     answer->content_type = STR("application/json; charset=utf-8");
     answer->headers = str_make(

@@ -117,8 +117,23 @@ static bool is_signed(const struct request *rq)
            str_present(http_header(rq->x, "Rebuno-Agent-Id"));
 }
 
+/* Which of two counts is a guess, and a proxy may guess otherwise. */
+static bool check_no_repeats(const struct request *rq, struct err *e)
+{
+    static const char *const names[] = {"Authorization",      "Rebuno-Agent-Id",
+                                        "Rebuno-Timestamp",   "Rebuno-Signature",
+                                        "Rebuno-Dispatch-Id", "Rebuno-Dispatch-Attempt"};
+
+    for (size_t i = 0; i < COUNT(names); i++)
+        if (http_header_repeated(rq->x, names[i]))
+            return err_set(e, ERR_VALIDATION, "header %s was sent more than once", names[i]);
+    return true;
+}
+
 bool auth_check_head(struct request *rq, struct err *e)
 {
+    if (rq->visit->route->auth != AUTH_NONE && !check_no_repeats(rq, e))
+        return false;
     switch (rq->visit->route->auth) {
     case AUTH_NONE:
         return true;

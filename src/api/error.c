@@ -62,15 +62,26 @@ static struct str public_message(const struct err *e)
     }
 }
 
-void error_encode(const struct err *e, struct buf *out)
+static void encode(enum err_code code, struct str message, struct str details, struct buf *out)
 {
     struct json_writer w = {.out = out};
-    bool ours = error_status(e->code) == 500;
 
     jw_open(&w, '{');
-    jw_member_str(&w, "code", str_of(err_code_name(ours ? ERR_INTERNAL : e->code)));
-    jw_member_str(&w, "message", public_message(e));
-    if (e->details[0] != '\0')
-        jw_member_raw_opt(&w, "details", str_of(e->details));
+    jw_member_str(&w, "code", str_of(err_code_name(code)));
+    jw_member_str(&w, "message", message);
+    if (!str_empty(details))
+        jw_member_raw_opt(&w, "details", details);
     jw_close(&w, '}');
+}
+
+void error_encode(const struct err *e, struct buf *out)
+{
+    bool ours = error_status(e->code) == 500;
+
+    encode(ours ? ERR_INTERNAL : e->code, public_message(e), str_of(e->details), out);
+}
+
+void error_encode_refusal(int status, const char *message, struct buf *out)
+{
+    encode(error_of_status(status), str_of(message), STR_NONE, out);
 }

@@ -122,7 +122,7 @@ static void on_writable(struct http_stream *st, void *ctx)
     hub_unblock(w->api->hub, w);
 }
 
-void events_follow(struct request *rq, enum waiter_kind kind, int64_t after)
+static void follow(struct request *rq, enum waiter_kind kind, int64_t after)
 {
     static const struct str type = STR_INIT("text/event-stream");
     struct waiter *w = xzalloc(sizeof(*w));
@@ -141,9 +141,8 @@ void events_follow(struct request *rq, enum waiter_kind kind, int64_t after)
     hub_add(w->api->hub, w, 0);
 }
 
-static void read_stream(struct request *rq, struct store_reader *r)
+void events_follow(struct request *rq, struct store_reader *r, enum waiter_kind kind, int64_t after)
 {
-    const struct events_query *q = rq->state;
     struct event_page page;
     struct err e;
 
@@ -153,7 +152,14 @@ static void read_stream(struct request *rq, struct store_reader *r)
         return;
     }
     page_free(&page);
-    events_follow(rq, WAITER_EVENTS, q->after);
+    follow(rq, kind, after);
+}
+
+static void read_stream(struct request *rq, struct store_reader *r)
+{
+    const struct events_query *q = rq->state;
+
+    events_follow(rq, r, WAITER_EVENTS, q->after);
 }
 
 /* ---- the request ---- */

@@ -81,24 +81,20 @@ void executions_previous(struct request *rq)
 
 /* ---- creating ---- */
 
-/* The execution is there: an error that says otherwise would be a lie. */
-static void read_created(struct request *rq, struct store_reader *r)
+static bool read_created(struct request *rq, struct store_reader *r, struct err *e)
 {
     struct execution_view v;
-    struct err e;
 
-    if (view_execution(rq, r, &v, &e)) {
-        reply_execution(rq, rq->cmd->out.created.existing ? 200 : 201, &v);
-        return;
-    }
-    err_outcome_unknown(&e);
-    request_reply_error(rq, &e);
+    if (!view_execution(rq, r, &v, e))
+        return false;
+    reply_execution(rq, rq->cmd->out.created.existing ? 200 : 201, &v);
+    return true;
 }
 
 static void created(struct request *rq)
 {
     rq->execution_id = rq->cmd->out.created.id;
-    request_read_small(rq, read_created);
+    request_read_back(rq, read_created);
 }
 
 static bool decode_creation(struct request *rq, struct execution_creation *in, struct err *e)
@@ -147,7 +143,7 @@ void executions_create(struct request *rq)
 
 /* ---- listing ---- */
 
-enum { LIST_LIMIT = 50, LIST_LIMIT_MAX = 200, SLICE = 16 };
+enum { LIST_LIMIT = 50, LIST_LIMIT_MAX = 200, FILL_ROWS = 64, FILL_BYTES = 128 * 1024 };
 
 struct execution_listing {
     struct listing listing; /* first */
@@ -155,10 +151,8 @@ struct execution_listing {
     struct execution_filter filter; /* its strings are owned */
     struct uuid before;
     int64_t left;
-    size_t slice; /* rows read at once: fewer when they are large, for each may hold two bodies of
-                     the largest size */
-    bool any;     /* was written */
-    bool more;    /* beyond this page */
+    bool any;  /* was written */
+    bool more; /* beyond this page */
 };
 
 static void close_list(struct listing *listing, struct buf *out)
@@ -174,14 +168,14 @@ static void close_list(struct listing *listing, struct buf *out)
     buf_add_byte(out, '}');
 }
 
-/* Reads one row more than it needs, to know whether there is a next page. */
+/* Reads one row more than it needs, to know whether there is a next page. Each may hold two bodies
+ * of the largest size, so the bound is one of bytes: about so many, or one row, are held. */
 static bool fill_list(struct listing *listing, struct store_reader *r, struct buf *out, bool *more,
                       struct err *e)
 {
     struct execution_listing *l = (struct execution_listing *)listing;
     struct json_writer w = {.out = out, .comma = l->any};
-    size_t wanted = l->left + 1 < (int64_t)l->slice ? (size_t)l->left + 1 : l->slice, n,
-           start = out->n;
+    size_t wanted = l->left < FILL_ROWS ? (size_t)l->left + 1 : FILL_ROWS, n, start = out->n;
     struct execution_view *rows;
     struct arena arena = {0};
     int64_t now_us = clock_wall_us();
@@ -204,9 +198,7 @@ static bool fill_list(struct listing *listing, struct store_reader *r, struct bu
     }
     l->any = l->any || n > 0;
     arena_free(&arena);
-    *more = ok && n == wanted && !l->more;
-    if (out->n - start > 64 * 1024)
-        l->slice = 1;
+    *more = ok && !l->more && (n == wanted || out->n - start >= FILL_BYTES);
     return ok;
 }
 
@@ -284,8 +276,8 @@ static void read_list(struct request *rq, struct store_reader *r)
     l->filter.status = copy_to(&strings, f->status);
     l->before = q->before;
     l->filter.before = f->before == NULL ? NULL : &l->before;
+    l->filter.max_bytes = FILL_BYTES;
     l->left = q->limit;
-    l->slice = SLICE;
     listing_run(rq, &l->listing, r);
 }
 

@@ -40,9 +40,10 @@ struct waiter {
     struct http_stream *stream; /* the others; the waiter is on the heap */
 };
 
-/* Makes the request's answer a stream of server-sent events and gives it to the hub (events.c). The
- * execution exists. */
-void events_follow(struct request *rq, enum waiter_kind kind, int64_t after);
+/* If the execution exists, makes the request's answer a stream of server-sent events and gives it
+ * to the hub (events.c). Gives the request away. */
+void events_follow(struct request *rq, struct store_reader *r, enum waiter_kind kind,
+                   int64_t after);
 
 struct hub;
 

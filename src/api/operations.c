@@ -22,11 +22,11 @@ void operations_health(struct request *rq)
 /* Runs without a reader, too: that there is none is an answer here. */
 static void ping(struct read_job *job, struct store_reader *r, const struct err *why)
 {
-    struct request *rq = (struct request *)((char *)job - offsetof(struct request, job));
+    struct request *rq = request_of_job(job);
     struct err e;
 
     (void)why;
-    if (r != NULL && store_ping(r, &e))
+    if (r != NULL && !http_is_gone(rq->x) && store_ping(r, &e))
         reply_status(rq, 200, STR("ready"));
     else
         reply_status(rq, 503, STR("unavailable"));
@@ -142,12 +142,14 @@ static void reply_metrics(struct request *rq, const int64_t *queue_depth)
 /* The store may be away: all that does not need it is told all the same. */
 static void read_metrics(struct read_job *job, struct store_reader *r, const struct err *why)
 {
-    struct request *rq = (struct request *)((char *)job - offsetof(struct request, job));
+    struct request *rq = request_of_job(job);
     int64_t depth;
     struct err e;
+    bool known;
 
     (void)why;
-    reply_metrics(rq, r != NULL && store_queue_depth(r, &depth, &e) ? &depth : NULL);
+    known = r != NULL && !http_is_gone(rq->x) && store_queue_depth(r, &depth, &e);
+    reply_metrics(rq, known ? &depth : NULL);
 }
 
 void operations_metrics(struct request *rq)

@@ -13,6 +13,19 @@ bool query_text(const struct request *rq, const char *name, struct str *out, str
     return true;
 }
 
+/* The number, or the largest one for more digits than it holds: every limit has a maximum. */
+static bool parse_saturated(struct str text, int64_t *n)
+{
+    size_t digits = 0;
+
+    while (digits < text.n && text.p[digits] >= '0' && text.p[digits] <= '9')
+        digits++;
+    if (str_to_int64(text, n))
+        return true;
+    *n = INT64_MAX;
+    return text.n > 0 && digits == text.n;
+}
+
 bool query_int(const struct request *rq, const char *name, int64_t min, int64_t max, int64_t *value,
                struct err *e)
 {
@@ -23,7 +36,7 @@ bool query_int(const struct request *rq, const char *name, int64_t min, int64_t 
         return false;
     if (!str_present(text))
         return true;
-    if (!str_to_int64(text, &n) || n < min)
+    if (!parse_saturated(text, &n) || n < min)
         return err_set(e, ERR_VALIDATION, "parameter \"%s\" must be an integer of at least %lld",
                        name, (long long)min);
     *value = n > max ? max : n;

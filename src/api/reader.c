@@ -2,15 +2,21 @@
 #include "api/reader.h"
 
 #include "base/arena.h"
+#include "base/clock.h"
 
 #include <pthread.h>
 #include <stdlib.h>
 
 enum { THREADS_LOCAL = 2, THREADS_REMOTE = 4 };
+static const int64_t RETRY_US = 100 * US_PER_MS;
 
 struct owned_reader { /* of a thread that is not ours; closed with the readers */
     struct owned_reader *next;
     struct store_reader *reader;
+};
+
+struct job_list {
+    struct read_job *first, *last;
 };
 
 struct readers {
@@ -22,7 +28,8 @@ struct readers {
 
     pthread_mutex_t lock; /* everything below */
     pthread_cond_t cond;
-    struct read_job *first, *last;
+    struct job_list jobs;
+    struct job_list retries; /* each a fixed time after it came, so the first is the next */
     bool stopping, stopped;
     struct owned_reader *owned;
 };
@@ -30,13 +37,60 @@ struct readers {
 struct readers *readers_new(struct store *store)
 {
     struct readers *rs = xzalloc(sizeof(*rs));
+    pthread_condattr_t attr;
 
     rs->store = store;
     rs->local = store_is_sqlite(store);
     pthread_mutex_init(&rs->lock, NULL);
-    pthread_cond_init(&rs->cond, NULL);
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(&rs->cond, &attr);
+    pthread_condattr_destroy(&attr);
     ASSERT(pthread_key_create(&rs->here, NULL) == 0);
     return rs;
+}
+
+static void append(struct job_list *list, struct read_job *job)
+{
+    job->next = NULL;
+    if (list->first == NULL)
+        list->first = job;
+    else
+        list->last->next = job;
+    list->last = job;
+}
+
+static struct read_job *pop(struct job_list *list)
+{
+    struct read_job *job = list->first;
+
+    if (job != NULL)
+        list->first = job->next;
+    return job;
+}
+
+/* Under the lock. */
+static struct read_job *next_job(struct readers *rs)
+{
+    const struct read_job *retry = rs->retries.first;
+
+    if (retry != NULL && (rs->stopping || retry->not_before_us <= clock_mono_us()))
+        return pop(&rs->retries);
+    return pop(&rs->jobs);
+}
+
+static void sleep_until_signal(struct readers *rs)
+{
+    const struct read_job *retry = rs->retries.first;
+    struct timespec until;
+
+    if (retry == NULL) {
+        pthread_cond_wait(&rs->cond, &rs->lock);
+        return;
+    }
+    until = (struct timespec){.tv_sec = retry->not_before_us / US_PER_S,
+                              .tv_nsec = retry->not_before_us % US_PER_S * 1000};
+    pthread_cond_timedwait(&rs->cond, &rs->lock, &until);
 }
 
 static struct read_job *take(struct readers *rs)
@@ -44,11 +98,8 @@ static struct read_job *take(struct readers *rs)
     struct read_job *job;
 
     pthread_mutex_lock(&rs->lock);
-    while (rs->first == NULL && !rs->stopping)
-        pthread_cond_wait(&rs->cond, &rs->lock);
-    job = rs->first;
-    if (job != NULL)
-        rs->first = job->next;
+    while ((job = next_job(rs)) == NULL && !rs->stopping)
+        sleep_until_signal(rs);
     pthread_mutex_unlock(&rs->lock);
     return job;
 }
@@ -84,15 +135,10 @@ void readers_push(struct readers *rs, struct read_job *job)
     struct err e;
     bool stopped;
 
-    job->next = NULL;
     pthread_mutex_lock(&rs->lock);
     stopped = rs->stopped;
     if (!stopped) {
-        if (rs->first == NULL)
-            rs->first = job;
-        else
-            rs->last->next = job;
-        rs->last = job;
+        append(&rs->jobs, job);
         pthread_cond_signal(&rs->cond);
     }
     pthread_mutex_unlock(&rs->lock);
@@ -100,6 +146,21 @@ void readers_push(struct readers *rs, struct read_job *job)
         return;
     err_set(&e, ERR_UNAVAILABLE, "the kernel is stopping");
     job->run(job, NULL, &e);
+}
+
+bool readers_retry(struct readers *rs, struct read_job *job)
+{
+    bool ok;
+
+    pthread_mutex_lock(&rs->lock);
+    ok = !rs->stopping;
+    if (ok) {
+        job->not_before_us = clock_mono_us() + RETRY_US;
+        append(&rs->retries, job);
+        pthread_cond_signal(&rs->cond);
+    }
+    pthread_mutex_unlock(&rs->lock);
+    return ok;
 }
 
 struct store_reader *readers_here(struct readers *rs)
@@ -144,8 +205,8 @@ void readers_stop(struct readers *rs)
     rs->n_threads = 0;
     pthread_mutex_lock(&rs->lock);
     rs->stopped = true;
-    left = rs->first; /* pushed when the last thread had looked for the last time */
-    rs->first = NULL;
+    left = rs->jobs.first; /* pushed when the last thread had looked for the last time */
+    rs->jobs.first = NULL;
     pthread_mutex_unlock(&rs->lock);
     err_set(&e, ERR_UNAVAILABLE, "the kernel is stopping");
     while (left != NULL) {

@@ -11,6 +11,7 @@ struct readers;
 /* Lies in what it is about. Queued at most once at a time. */
 struct read_job {
     struct read_job *next;
+    int64_t not_before_us; /* readers_retry's */
     /* `r` NULL: there is no reader, and `why` says why. The job's memory may go in here. */
     void (*run)(struct read_job *job, struct store_reader *r, const struct err *why);
 };
@@ -20,6 +21,8 @@ MUST_USE bool readers_start(struct readers *rs, struct err *e);
 void readers_push(
     struct readers *rs,
     struct read_job *job); /* any thread; after readers_stop it runs at once, without */
+/* The same after a moment: what was away may be back. False: the readers stop, it will not run. */
+MUST_USE bool readers_retry(struct readers *rs, struct read_job *job);
 /* This thread's own reader where reads are local (SQLite); else, or if it cannot be opened, NULL.
  */
 struct store_reader *readers_here(struct readers *rs);

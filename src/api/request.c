@@ -3,6 +3,7 @@
 #include "api/router.h"
 
 #include "api/error.h"
+#include "base/clock.h"
 #include "base/hex.h"
 #include "base/log.h"
 
@@ -10,6 +11,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+/* How long a write waits for a store that is away. */
+static const int64_t STORE_PATIENCE_US = 5 * US_PER_S;
 static const struct str JSON_TYPE = STR_INIT("application/json; charset=utf-8");
 
 /* ---- ids of requests ---- */
@@ -127,13 +130,45 @@ void request_submit(struct request *rq, void (*answer)(struct request *rq))
     engine_submit(rq->api->engine, rq->cmd);
 }
 
+/* ---- answers, by whomever ---- */
+
+static void reply(struct request *rq, int status, struct buf *body, struct str more)
+{
+    struct http_answer answer = {
+        .status = status,
+        .content_type = body == NULL ? STR_NONE : JSON_TYPE,
+        .headers = visit_headers(rq->visit, more, rq->arena),
+        .body = body,
+    };
+
+    http_reply(rq->x, &answer);
+}
+
 /* ---- reads ---- */
+
+struct request *request_of_job(struct read_job *job)
+{
+    return (struct request *)((char *)job - offsetof(struct request, job));
+}
+
+/* Nobody reads it, but a client that only shut its sending side. */
+static void reply_gone(struct request *rq)
+{
+    struct buf body = {0};
+    struct err e;
+
+    err_set(&e, ERR_UNAVAILABLE, "the client has gone");
+    error_encode(&e, &body);
+    reply(rq, error_status(e.code), &body, STR(""));
+}
 
 static void run_read(struct read_job *job, struct store_reader *r, const struct err *why)
 {
-    struct request *rq = (struct request *)((char *)job - offsetof(struct request, job));
+    struct request *rq = request_of_job(job);
 
-    if (r == NULL)
+    if (http_is_gone(rq->x)) /* thousands may have come, asked and left: they cost no read */
+        reply_gone(rq);
+    else if (r == NULL)
         request_reply_error(rq, why);
     else
         rq->read(rq, r);
@@ -156,19 +191,37 @@ void request_read_small(struct request *rq, void (*fn)(struct request *rq, struc
         fn(rq, r);
 }
 
-/* ---- answers ---- */
-
-static void reply(struct request *rq, int status, struct buf *body, struct str more)
+static void run_read_back(struct read_job *job, struct store_reader *r, const struct err *why)
 {
-    struct http_answer answer = {
-        .status = status,
-        .content_type = body == NULL ? STR_NONE : JSON_TYPE,
-        .headers = visit_headers(rq->visit, more, rq->arena),
-        .body = body,
-    };
+    struct request *rq = request_of_job(job);
+    struct err e;
 
-    http_reply(rq->x, &answer);
+    if (r == NULL)
+        e = *why;
+    else if (rq->read_back(rq, r, &e))
+        return;
+    if (e.code == ERR_UNAVAILABLE && clock_mono_us() < rq->patience_us && !http_is_gone(rq->x) &&
+        readers_retry(rq->api->readers, job))
+        return;
+    err_outcome_unknown(&e); /* it is recorded: an error that says otherwise would be a lie */
+    request_reply_error(rq, &e);
 }
+
+void request_read_back(struct request *rq,
+                       bool (*fn)(struct request *rq, struct store_reader *r, struct err *e))
+{
+    struct store_reader *r = readers_here(rq->api->readers);
+
+    rq->read_back = fn;
+    rq->patience_us = clock_mono_us() + STORE_PATIENCE_US;
+    rq->job.run = run_read_back;
+    if (r == NULL)
+        readers_push(rq->api->readers, &rq->job);
+    else
+        run_read_back(&rq->job, r, NULL);
+}
+
+/* ---- answers ---- */
 
 void request_reply_json(struct request *rq, int status, struct buf *body)
 {

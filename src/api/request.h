@@ -59,9 +59,13 @@ struct request {
     struct command *cmd;
     void (*answer)(struct request *rq);                       /* after the command */
     void (*read)(struct request *rq, struct store_reader *r); /* the job's work */
+    bool (*read_back)(struct request *rq, struct store_reader *r, struct err *e);
+    int64_t patience_us; /* until when read_back is tried; monotonic */
     struct read_job job;
     void *state; /* of the route's own, arena */
 };
+
+struct request *request_of_job(struct read_job *job);
 
 /* ---- running: each of these gives the request away; touch it no more ---- */
 
@@ -74,6 +78,11 @@ void request_submit(struct request *rq, void (*answer)(struct request *rq));
  * wait for a network. Large: on a reader thread. Without a reader it is answered 503. */
 void request_read_small(struct request *rq, void (*fn)(struct request *rq, struct store_reader *r));
 void request_read_large(struct request *rq, void (*fn)(struct request *rq, struct store_reader *r));
+/* Shows what the request's own command has committed. An error of the store is no answer to that: a
+ * store that is away is waited for, as long as a write waits, and then the answer says that nobody
+ * knows. `fn` answers and returns true, or returns false with e set. */
+void request_read_back(struct request *rq,
+                       bool (*fn)(struct request *rq, struct store_reader *r, struct err *e));
 
 void request_reply_json(struct request *rq, int status,
                         struct buf *body);    /* takes the body's memory */

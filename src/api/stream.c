@@ -4,7 +4,6 @@
 #include "api/router.h"
 
 #include "api/hub.h"
-#include "api/page.h"
 #include "api/params.h"
 
 #include <inttypes.h>
@@ -21,15 +20,7 @@ struct delta {
 
 static void read_follow(struct request *rq, struct store_reader *r)
 {
-    struct event_page page;
-    struct err e;
-
-    if (!page_read(r, &rq->execution_id, INT64_MAX, 1, 1, PAGE_ITEMS, &page, &e)) {
-        request_reply_error(rq, &e);
-        return;
-    }
-    page_free(&page);
-    events_follow(rq, WAITER_DELTAS, 0);
+    events_follow(rq, r, WAITER_DELTAS, 0);
 }
 
 void stream_follow(struct request *rq)

@@ -51,7 +51,7 @@ struct conn *conn_new(struct loop *l, int fd)
     }
     c->loop = l;
     c->fd = fd;
-    c->state = CONN_IDLE;
+    conn_idle_enter(c);
     c->next = l->conns;
     if (l->conns != NULL)
         l->conns->prev = c;
@@ -103,6 +103,7 @@ void conn_close(struct conn *c)
     enum conn_state was = c->state;
 
     ASSERT(was != CONN_CLOSED);
+    conn_idle_leave(c);
     c->state = CONN_CLOSED;
     close(c->fd); /* also leaves the epoll: nobody has duplicated the descriptor */
     c->fd = -1;
@@ -205,13 +206,16 @@ static bool step_head(struct conn *c)
         c->x = exchange_new(c->loop, c);
     switch (head_parse(&c->x->head, conn_window(c), options(c)->max_head_bytes)) {
     case PARSE_DONE:
+        conn_idle_leave(c);
         head_complete(c);
         return true;
     case PARSE_REFUSED:
+        conn_idle_leave(c);
         head_refused(c);
         return true;
     case PARSE_MORE:
         if (c->state == CONN_IDLE && head_begun(&c->x->head)) {
+            conn_idle_leave(c);
             c->state = CONN_HEAD;
             set_timer(c, c->loop->now_us + options(c)->head_timeout_us);
         }
@@ -231,6 +235,16 @@ void conn_request_ready(struct conn *c)
 }
 
 /* ---- its answer ---- */
+
+/* It is answered: the next request may come, or the end. */
+static void rest(struct conn *c)
+{
+    if (c->keep_alive)
+        conn_idle_enter(c);
+    else
+        c->state = CONN_CLOSING;
+    set_timer(c, c->loop->now_us + options(c)->idle_timeout_us);
+}
 
 /* The answer to the connection's exchange is here: write it, and be free for the next request. */
 static void give_answer(struct conn *c)
@@ -255,15 +269,14 @@ static void give_answer(struct conn *c)
     }
     c->x = NULL;
     exchange_finish(x);
-    c->state = c->keep_alive ? CONN_IDLE : CONN_CLOSING;
-    set_timer(c, l->now_us + options(c)->idle_timeout_us);
+    rest(c);
     if (body.n > 0 || l->out.n > OUT_MAX)
         conn_flush(c, &body);
 }
 
 static bool step_handed(struct conn *c)
 {
-    if (!c->x->answered && c->fin && !c->x->half_closed)
+    if (!c->x->answered && c->fin && (!c->x->half_closed || c->loop->draining))
         tell_gone(c);
     if (!c->x->answered)
         return false;
@@ -273,11 +286,11 @@ static bool step_handed(struct conn *c)
 
 /* ---- its stream ---- */
 
-/* A stream's last byte is out. A drain that has passed by already asks nothing more of connections that become idle. */
+/* A stream's last byte is out. A drain that has passed by already asks nothing more of connections
+ * that become idle. */
 static void stream_answered(struct conn *c)
 {
-    c->state = c->keep_alive ? CONN_IDLE : CONN_CLOSING;
-    set_timer(c, c->loop->now_us + options(c)->idle_timeout_us);
+    rest(c);
     if (c->loop->draining)
         conn_drain(c);
 }
@@ -487,4 +500,21 @@ void conn_drain(struct conn *c)
         set_timer(c, grace_us);
     else if (c->state == CONN_STREAM)
         stream_tell_drain(c->stream);
+    else if (c->state == CONN_HANDED && c->fin)
+        conn_run(c); /* it has most likely gone: no work is done for it that can be saved */
+}
+
+bool conn_leave(struct conn *c)
+{
+    bool whole = c->state != CONN_HEAD && c->state != CONN_BODY && c->state != CONN_ADMIT;
+
+    /* A grant that is on its way names the exchange, so it cannot be answered. */
+    if (whole || c->out != NULL ||
+        (c->state == CONN_ADMIT && !budget_cancel(c->loop->server->budget, &c->x->claim))) {
+        conn_close(c);
+        return false;
+    }
+    conn_refuse(c, 503, "the server is stopping");
+    conn_run(c);
+    return c->state != CONN_CLOSED;
 }

@@ -33,6 +33,8 @@ struct conn {
     struct loop *loop;
     struct conn *prev, *next; /* the loop's list; `next` also the graveyard's */
     struct conn *again_next;
+    struct conn *idle_prev, *idle_next; /* the loop's list of idle ones */
+    int64_t idle_since_us;              /* 0: not in it */
     struct http_exchange
         *x; /* CONN_HEAD … CONN_HANDED; in CONN_CLOSED while its answer or grant is owed */
     struct http_stream *stream; /* CONN_STREAM */
@@ -55,13 +57,22 @@ void conn_event(struct conn *c, uint32_t events);
 void conn_run(struct conn *c); /* does all it can without waiting, within its share of the turn */
 void conn_timeout(struct conn *c); /* its timer was due */
 void conn_drain(struct conn *c);   /* the server drains */
-void conn_close(struct conn *c);   /* at once: whatever is in flight is told */
+/* The server is at its end: closes it. True: not yet, a request that is not whole gets its answer.
+ */
+bool conn_leave(struct conn *c);
+void conn_close(struct conn *c); /* at once: whatever is in flight is told */
 void conn_mail(struct conn *c, enum mail_kind kind);
 void conn_refuse(struct conn *c, int status, const char *message); /* answers and closes gently */
 struct http_stream;
 /* The stream takes over the exchange and, unless the client has left, the connection. Outside of
  * conn_run. */
 void conn_bind_stream(struct conn *c, struct http_stream *st);
+
+/* ---- conn_idle.c ---- */
+void conn_idle_enter(struct conn *c); /* into CONN_IDLE */
+void conn_idle_leave(struct conn *c); /* out of it, if it is in it; the caller sets the state */
+/* Closes the one that has been idle longest, if that is long. */
+MUST_USE bool conn_idle_make_room(struct loop *l);
 
 /* ---- conn_body.c ---- */
 /* The head was accepted. Moves on to CONN_ADMIT, CONN_BODY or CONN_HANDED. */

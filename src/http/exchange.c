@@ -128,6 +128,16 @@ struct str http_header(const struct http_exchange *x, const char *name)
     return STR_NONE;
 }
 
+bool http_header_repeated(const struct http_exchange *x, const char *name)
+{
+    struct str wanted = str_of(name);
+    size_t found = 0;
+
+    for (size_t i = 0; i < x->head.field_count; i++)
+        found += str_eq_nocase(slice(x, x->head.fields[i].name), wanted);
+    return found > 1;
+}
+
 struct str http_body(const struct http_exchange *x)
 {
     return x->body;

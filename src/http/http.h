@@ -40,6 +40,11 @@ struct http_options {
     /* Bytes a stream's reader may lag behind before it is dropped; 0: 1 MiB. One write may be
      * larger when nothing is pending. */
     size_t stream_max_pending;
+    /* Connections at most. 0: what the limit of open files leaves when some are kept for everything
+     * else in the process. At the bound a newcomer takes the place of the connection that has been
+     * idle longest, if that is over spare_idle_us (0: 5 s), or waits for one. */
+    unsigned max_connections;
+    int64_t spare_idle_us;
 
     void *ctx;
     /* The head is complete and well-formed; the body is not read yet. Return true to go on. Or call
@@ -51,12 +56,14 @@ struct http_options {
     void (*on_request)(struct http_exchange *x, void *ctx);
     /* The client went away before its answer. Only a hint: the exchange stays valid and is still
      * owed its http_reply, which is sent if the client only shut its sending side (TCP shows no
-     * difference; one that did so together with its request is not told of). Not called after
+     * difference; one that did so together with its request is told of only when the server
+     * drains). Not called after
      * http_reply has returned on this thread; another thread's reply may cross it, so what
      * http_user points at must live until on_done, as the arena does. May be NULL. Loop thread. */
     void (*on_gone)(struct http_exchange *x, void *ctx);
-    /* What the parser or a limit refused (400, 408, 413, 417, 431, 501, 505 …): fill the answer's
-     * body and content type for this status and message. May be NULL: plain text. */
+    /* What the parser or a limit refused (400, 408, 413, 417, 431, 501, 505 …; 503: the server
+     * stops): fill the answer's body and content type for this status and message, which is fit for
+     * anybody. May be NULL: plain text. */
     void (*on_error)(int status, const char *message, struct http_answer *answer, struct buf *body,
                      void *ctx);
     /* An answer was handed over: once for each exchange that got one. For streams when they have
@@ -76,7 +83,8 @@ MUST_USE bool http_server_start(struct http_server *s, struct err *e);
  * close idle connections after a short grace. Any thread. */
 void http_server_drain(struct http_server *s);
 /* Drains, waits until all connections are closed or the deadline has passed, then joins the loops.
- * What is still in flight is told that its client has gone. */
+ * Requests that are not whole then are answered 503 and get half a second to read it; what is still
+ * in flight is told that its client has gone. */
 void http_server_stop(struct http_server *s, int64_t deadline_mono_us);
 /* After stop; every exchange must have been answered and every stream ended. */
 void http_server_free(struct http_server *s);
@@ -94,6 +102,8 @@ struct str http_path(const struct http_exchange *x);   /* still escaped, without
 struct str http_query(const struct http_exchange *x);  /* without '?'; absent when there is none */
 /* Any case; absent when not sent; the first one. */
 struct str http_header(const struct http_exchange *x, const char *name);
+/* Sent more than once: which one counts is then anybody's guess. */
+bool http_header_repeated(const struct http_exchange *x, const char *name);
 struct str http_body(const struct http_exchange *x);
 /* The announced length is over the limit: 413 follows when on_head returns true. For an on_head
  * whose checks have an order in which size stands before others. */
@@ -122,8 +132,8 @@ struct http_stream_events {
     void (*on_gone)(struct http_stream *st, void *ctx);
     /* The server drains: finish and call http_stream_end soon. Loop thread, at most once. */
     void (*on_drain)(struct http_stream *st, void *ctx);
-    /* What was pending, the head included, has been sent (it fell to zero): more may be written.
-     * Loop thread. May be NULL. */
+    /* What was written has been sent (what is pending fell to zero): more may be written. Loop
+     * thread. May be NULL. */
     void (*on_writable)(struct http_stream *st, void *ctx);
 };
 /* Sends the head. The exchange (request, arena) is gone after this call, but for on_done; the

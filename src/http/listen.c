@@ -3,6 +3,7 @@
 #include "http/server.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -12,6 +13,9 @@
 #include <unistd.h>
 
 enum { BACKLOG = 4096, HOST_MAX = 256 };
+/* Files that are not for connections from outside, but for the database and webhooks; half of them
+ * when there are few. */
+enum { FILES_KEPT = 64 };
 /* A host that vanished without a word is noticed within about two minutes, whether it waits for us
  * (probes) or we for it (bytes it never acknowledged). */
 enum { PROBE_AFTER_S = 60, PROBE_EVERY_S = 15, PROBES = 4, UNACKNOWLEDGED_MS = 90 * 1000 };
@@ -142,12 +146,22 @@ int listen_open(const char *addr, uint16_t *port, bool shared, struct err *e)
     return fd;
 }
 
-void listen_raise_file_limit(void)
+unsigned listen_raise_file_limit(void)
 {
     struct rlimit limit;
 
-    if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == limit.rlim_max)
-        return;
-    limit.rlim_cur = limit.rlim_max;
-    (void)setrlimit(RLIMIT_NOFILE, &limit); /* if refused, fewer connections fit: accept says so */
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0)
+        return UINT_MAX;
+    if (limit.rlim_cur != limit.rlim_max) {
+        rlim_t before = limit.rlim_cur;
+
+        limit.rlim_cur = limit.rlim_max;
+        if (setrlimit(RLIMIT_NOFILE, &limit) != 0)
+            limit.rlim_cur = before;
+    }
+    if (limit.rlim_cur >= UINT_MAX)
+        return UINT_MAX;
+    rlim_t half = limit.rlim_cur / 2;
+    rlim_t most = half > FILES_KEPT ? limit.rlim_cur - FILES_KEPT : half;
+    return most == 0 ? 1 : (unsigned)most;
 }

@@ -8,6 +8,7 @@
 #include "base/clock.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
@@ -22,6 +23,8 @@ enum {
 };
 #define ACCEPT_RETRY_US (100 * US_PER_MS)
 #define OUT_KEPT_MAX (256 * 1024)
+/* For who is told that the server stops to read it, before the connection is closed. */
+#define LEAVE_GRACE_US (500 * US_PER_MS)
 
 #define CONTAINER(ptr, type, member) ((type *)((char *)(ptr)-offsetof(type, member)))
 
@@ -41,7 +44,10 @@ struct loop *loop_new(struct http_server *s, int listen_fd, struct err *e)
 
     l->server = s;
     l->listen_fd = listen_fd;
-    l->accept_timer.at_us = TIMER_OFF;
+    l->accept_timer.at_us = l->leave_at_us = TIMER_OFF;
+    l->max_connections = s->opt.max_connections / s->opt.threads;
+    if (l->max_connections == 0)
+        l->max_connections = 1;
     l->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
     l->wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     l->scratch_bytes = s->opt.max_head_bytes + SCRATCH_ROOM;
@@ -172,20 +178,41 @@ void loop_open_mail(struct loop *l)
 
 /* ---- accepting ---- */
 
-/* The system has no file or memory for one more connection. The listening socket would not tell
- * again about those that wait, so come back: when a connection has closed, or after a while. */
-static void accept_later(struct loop *l, int error)
+/* There is no file or memory for one more connection. The listening socket would not tell again
+ * about those that wait, so come back: when a connection has closed, or after a while. */
+static void accept_later(struct loop *l, const char *reason)
 {
     timer_set(&l->timers, &l->accept_timer, l->now_us + ACCEPT_RETRY_US);
     if (log_allowed(&l->accept_log, 6))
-        log_event(LOG_WARN, "http.accept_failed", {"reason", str_of(strerror(error))},
+        log_event(LOG_WARN, "http.accept_failed", {"reason", str_of(reason)},
                   {"connections", log_int((int64_t)atomic_load(&l->connections))});
+}
+
+static bool is_full(struct loop *l)
+{
+    return atomic_load_explicit(&l->connections, memory_order_relaxed) >= l->max_connections;
+}
+
+/* Nobody is turned out while nobody waits to come in. */
+static bool somebody_waits(const struct loop *l)
+{
+    struct pollfd p = {.fd = l->listen_fd, .events = POLLIN};
+
+    return poll(&p, 1, 0) > 0;
 }
 
 void loop_accept(struct loop *l)
 {
     l->accept_more = false;
     for (int i = 0; i < ACCEPT_MAX && l->listen_fd >= 0; i++) {
+        if (is_full(l)) {
+            if (!somebody_waits(l))
+                return;
+            if (!conn_idle_make_room(l)) {
+                accept_later(l, "as many connections as there may be");
+                return;
+            }
+        }
         int fd = accept4(l->listen_fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
         if (fd >= 0) {
             struct conn *c = conn_new(l, fd);
@@ -196,7 +223,9 @@ void loop_accept(struct loop *l)
         if (errno == EAGAIN)
             return;
         if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
-            accept_later(l, errno);
+            if (conn_idle_make_room(l))
+                continue;
+            accept_later(l, strerror(errno));
             return;
         }
         /* The rest are faults of one connection that died in the queue. */
@@ -238,6 +267,8 @@ static int wait_ms(const struct loop *l)
 {
     int64_t next_us = timers_next(&l->timers);
 
+    if (next_us > l->leave_at_us)
+        next_us = l->leave_at_us;
     if (next_us == TIMER_OFF)
         return -1;
     int64_t ms =
@@ -279,8 +310,10 @@ static void begin_drain(struct loop *l)
     close(l->listen_fd);
     l->listen_fd = -1;
     timer_remove(&l->timers, &l->accept_timer);
-    for (struct conn *c = l->conns; c != NULL; c = c->next)
+    for (struct conn *c = l->conns, *next; c != NULL; c = next) {
+        next = c->next;
         conn_drain(c);
+    }
 }
 
 static void run_events(struct loop *l, const struct epoll_event *events, int n)
@@ -316,6 +349,27 @@ static void turn(struct loop *l)
         buf_free(&l->out);
 }
 
+/* Every connection is closed, but those of requests that are not whole yet: they are answered. */
+static void leave(struct loop *l)
+{
+    bool told = false;
+
+    l->now_us = clock_mono_us();
+    for (struct conn *c = l->conns, *next; c != NULL; c = next) {
+        next = c->next;
+        told |= c->state != CONN_CLOSED && conn_leave(c);
+    }
+    l->leave_at_us = l->now_us + LEAVE_GRACE_US;
+    while (told && l->now_us < l->leave_at_us && atomic_load(&l->connections) > 0)
+        turn(l);
+    for (struct conn *c = l->conns, *next; c != NULL; c = next) {
+        next = c->next;
+        if (c->state != CONN_CLOSED)
+            conn_close(c);
+    }
+    free_buried(l);
+}
+
 void *loop_main(void *loop)
 {
     struct loop *l = loop;
@@ -324,12 +378,7 @@ void *loop_main(void *loop)
     l->thread = pthread_self();
     while (!atomic_load(&s->leaving) && !(l->draining && l->conns == NULL))
         turn(l);
-    for (struct conn *c = l->conns, *next; c != NULL; c = next) {
-        next = c->next;
-        if (c->state != CONN_CLOSED)
-            conn_close(c);
-    }
-    free_buried(l);
+    leave(l);
     pthread_mutex_lock(&s->lock);
     s->running--;
     pthread_cond_broadcast(&s->ended);

@@ -45,6 +45,9 @@ struct loop {
     struct conn *again;     /* had more to do when their share of a turn was over */
     struct conn *graveyard; /* closed, nothing in flight: freed at the end of the turn */
     struct conn *running;   /* inside conn_run */
+    struct conn *idle_first, *idle_last; /* those between requests, the longest idle first */
+    unsigned max_connections;            /* this loop's share */
+    int64_t leave_at_us;                 /* TIMER_OFF until it leaves: then the end of the grace */
 
     /* Memory that each connection borrows while it runs. */
     char *scratch; /* input */
@@ -54,7 +57,7 @@ struct loop {
     struct http_exchange *pool; /* exchanges with their arenas, for reuse */
     unsigned pooled;
 
-    struct timer accept_timer; /* when to try again after the system had no file for us */
+    struct timer accept_timer; /* when to try again after there was no file for one more */
     bool accept_more;
     struct log_limit accept_log;
 

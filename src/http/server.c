@@ -19,6 +19,7 @@
 static void fill_defaults(struct http_options *o)
 {
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    unsigned fit = listen_raise_file_limit();
 
     DEFAULT(o->threads, cores > 1 ? (unsigned)(cores + 1) / 2 : 1);
     DEFAULT(o->max_head_bytes, 16 * 1024);
@@ -29,6 +30,8 @@ static void fill_defaults(struct http_options *o)
     DEFAULT(o->idle_timeout_us, 75 * US_PER_S);
     DEFAULT(o->body_total_timeout_us, 60 * US_PER_S);
     DEFAULT(o->stream_max_pending, 1024 * 1024);
+    DEFAULT(o->max_connections, fit);
+    DEFAULT(o->spare_idle_us, 5 * US_PER_S);
     if (o->max_head_bytes > HEAD_BYTES_MAX) /* positions in a head are 16 bits */
         o->max_head_bytes = HEAD_BYTES_MAX;
 }
@@ -48,7 +51,6 @@ struct http_server *http_server_new(const struct http_options *opt, struct err *
     pthread_condattr_t attr;
 
     ASSERT(opt->on_request != NULL);
-    listen_raise_file_limit();
     s->opt = *opt;
     fill_defaults(&s->opt);
     s->drain_grace_us = 200 * US_PER_MS;

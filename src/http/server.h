@@ -31,7 +31,8 @@ struct http_server {
 /* A listening socket for `addr` ("host:port"), or -1. `port` 0: the one in addr; it returns the
  * real one. `shared`: more sockets will be bound to the same port. */
 MUST_USE int listen_open(const char *addr, uint16_t *port, bool shared, struct err *e);
-/* The soft limit of open files becomes the hard one: each connection is a file. */
-void listen_raise_file_limit(void);
+/* The soft limit of open files becomes the hard one: each connection is a file. Returns how many
+ * connections that leaves room for, beside the files that the rest of the process needs. */
+unsigned listen_raise_file_limit(void);
 
 #endif

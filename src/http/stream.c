@@ -74,6 +74,7 @@ bool http_stream_write(struct http_stream *st, struct str bytes)
             ok = false;
         } else {
             atomic_fetch_add(&st->pending_bytes, st->pending.n - before);
+            st->written = true;
         }
         st->posted = true;
     }
@@ -141,7 +142,8 @@ void stream_sent(struct http_stream *st, size_t n)
     ASSERT(st->gone || before >= n);
     if (!st->gone)
         atomic_store(&st->pending_bytes, before - n);
-    bool tell = !st->gone && !st->ended && before > 0 && before == n;
+    /* Not of the head alone: by the time it is told, the first write may wait again. */
+    bool tell = !st->gone && !st->ended && st->written && before > 0 && before == n;
     pthread_mutex_unlock(&st->lock);
     if (tell && st->events.on_writable != NULL)
         st->events.on_writable(st, st->events.ctx);

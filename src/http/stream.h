@@ -21,6 +21,7 @@ struct http_stream {
     pthread_mutex_t lock;
     struct buf pending;
     bool posted, ended, gone;
+    bool written; /* something was, beside the head */
     bool chunked; /* else the connection's end is the stream's (HTTP/1.0) */
 
     /* loop thread */

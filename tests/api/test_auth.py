@@ -2,6 +2,7 @@
 
 import hashlib
 import hmac
+import json
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from harness import Attempt, BearerClient, FakeAgent, Kernel
 from harness.client import BaseClient
 from harness.kernel import TOKEN
+from harness.raw import RawAnswer, RawConnection
 
 UNKNOWN = "01920000-0000-7000-8000-000000000000"
 CLIENT_ROUTES = [
@@ -303,3 +305,47 @@ def test_own_signature_arithmetic(agent: FakeAgent) -> None:
     wanted = hmac.new(agent.secret.encode(), message, hashlib.sha256).hexdigest()
     signed = agent.signer.headers("GET", "/v0/x", timestamp=17)
     assert signed["Rebuno-Signature"] == f"v1={wanted}"
+
+
+class TestRepeatedHeaders:
+    """Which of two counts is a guess, and a proxy may guess otherwise."""
+
+    @staticmethod
+    def ask(kernel: Kernel, method: str, target: str, headers: list[tuple[str, str]]) -> RawAnswer:
+        lines = [f"{method} {target} HTTP/1.1", "Host: x"]
+        lines += [f"{name}: {value}" for name, value in headers]
+        with RawConnection(kernel.port) as connection:
+            connection.send("\r\n".join([*lines, "", ""]).encode())
+            return connection.answer()
+
+    @pytest.mark.parametrize("second", [f"Bearer {TOKEN}", "Bearer wrong", ""])
+    def test_authorization(self, kernel: Kernel, second: str) -> None:
+        headers = [("Authorization", f"Bearer {TOKEN}"), ("authorization", second)]
+        for ordered in (headers, headers[::-1]):
+            answer = self.ask(kernel, "GET", "/v0/executions", ordered)
+            assert answer.status == 400
+            body = json.loads(answer.body)
+            assert body["code"] == "validation_error"
+            assert "Authorization" in body["message"]
+
+    def test_each_of_an_agents(self, kernel: Kernel, run: Attempt) -> None:
+        target = run.path("/heartbeat")
+        signed = run.client.credentials("POST", target, b"")
+        signed = {name: value for name, value in signed.items() if name.startswith("Rebuno-")}
+        headers = [("Content-Length", "0"), *signed.items()]
+        assert self.ask(kernel, "POST", target, headers).status == 204
+        assert len(signed) == 5
+        for name, value in signed.items():
+            answer = self.ask(kernel, "POST", target, [*headers, (name.lower(), value)])
+            assert answer.status == 400, name
+            assert name in json.loads(answer.body)["message"]
+
+    def test_no_matter_where_nobody_asks(self, kernel: Kernel) -> None:
+        headers = [("Authorization", "a"), ("Authorization", "b")]
+        assert self.ask(kernel, "GET", "/v0/health", headers).status == 200
+
+    def test_request_ids(self, kernel: Kernel) -> None:
+        """None of them is the request's."""
+        headers = [("X-Request-Id", "one"), ("X-Request-Id", "two")]
+        answer = self.ask(kernel, "GET", "/v0/health", headers)
+        assert answer.headers["x-request-id"] not in ("one", "two", "")

@@ -278,9 +278,17 @@ class TestList:
         field = query.split("=")[0]
         client.get(f"/v0/executions?{query}", bad=True).invalid(field)
 
-    @pytest.mark.parametrize("limit", ["x", "1.5", "", "99999999999999999999", "0x10", "%2B5"])
+    @pytest.mark.parametrize("limit", ["x", "1.5", "", "-99999999999999999999", "0x10", "%2B5"])
     def test_limit_is_a_number(self, client: BearerClient, limit: str) -> None:
         client.get(f"/v0/executions?limit={limit}", bad=True).invalid("limit")
+
+    @pytest.mark.parametrize("limit", ["9223372036854775808", "9" * 23, "9" * 4000])
+    def test_a_limit_of_any_length(
+        self, client: BearerClient, agent: FakeAgent, limit: str
+    ) -> None:
+        execution = client.create(agent.id)
+        answer = client.get(f"/v0/executions?agent_id={agent.id}&limit={limit}", bad=True)
+        assert [e["id"] for e in answer.expect(200).json["executions"]] == [execution["id"]]
 
     @pytest.mark.parametrize("cursor", ["x", "%00", "AAAA", UNKNOWN + "x", "%F0%9F%98%80"])
     def test_bad_cursor(self, client: BearerClient, cursor: str) -> None:

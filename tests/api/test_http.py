@@ -191,6 +191,7 @@ class TestConnections:
             b"Content-Length: 2\r\n\r\n",
             b"POST /v0/executions HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n"
             b"Transfer-Encoding: chunked\r\n\r\n",
+            b"POST /v0/executions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip\r\n\r\n",
             b"GET /v0/health HTTP/1.1\r\nHost: x\r\nBad Name: x\r\n\r\n",
             b"GET /v0/health HTTP/1.1\r\nHost: x\r\nA: b\r\n c\r\n\r\n",
             b"hello\r\n\r\n",

@@ -168,6 +168,18 @@ static void errors_have_their_status(void **state)
     assert_int_equal(error_of_status(505), ERR_VALIDATION);
 }
 
+/* A refusal of the HTTP server is fit for anybody, whatever its status. */
+static void encodes_refusals(void **state)
+{
+    struct buf out = {0};
+
+    (void)state;
+    error_encode_refusal(503, "the server is stopping", &out);
+    CHECK_STR(buf_str(&out),
+              STR("{\"code\":\"unavailable\",\"message\":\"the server is stopping\"}"));
+    buf_free(&out);
+}
+
 static void check_error(enum err_code code, const char *details, const char *want)
 {
     struct buf out = {0};
@@ -205,6 +217,7 @@ int main(void)
         cmocka_unit_test(decisions),
         cmocka_unit_test(errors_have_their_status),
         cmocka_unit_test(our_own_faults_stay_ours),
+        cmocka_unit_test(encodes_refusals),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -3,6 +3,7 @@
 #include "support/check.h"
 
 #include "api/params.h"
+#include "http/exchange.h"
 
 static void knows_agent_ids(void **state)
 {
@@ -158,12 +159,53 @@ static void reads_text_fields(void **state)
     arena_free(&arena);
 }
 
+static void reads_numbers_of_the_query(void **state)
+{
+    static const struct {
+        const char *target;
+        int64_t value; /* 0: refused */
+    } cases[] = {
+        {"/?limit=1", 1},
+        {"/?limit=200", 200},
+        {"/?limit=201", 200},
+        {"/?limit=9223372036854775807", 200},
+        {"/?limit=9223372036854775808", 200},
+        {"/?limit=99999999999999999999999", 200},
+        {"/?limit=00000000000000000000000000000000000000007", 7},
+        {"/?other=3", 50}, /* missing: as it was */
+        {"/?limit=0", 0},
+        {"/?limit=", 0},
+        {"/?limit=-1", 0},
+        {"/?limit=-99999999999999999999999", 0},
+        {"/?limit=99999999999999999999999x", 0},
+        {"/?limit=1.5", 0},
+        {"/?limit=%2B5", 0},
+        {"/?limit=1&limit=1", 0},
+    };
+    struct arena arena = {0};
+    struct err e;
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        struct http_exchange x = {
+            .bytes = cases[i].target,
+            .head = {.target = {0, (uint16_t)strlen(cases[i].target)}, .query_at = 1}};
+        struct request rq = {.x = &x, .arena = &arena};
+        int64_t value = 50;
+        bool ok = query_int(&rq, "limit", 1, 200, &value, &e);
+
+        CHECKF(ok == (cases[i].value != 0), "case %zu", i);
+        CHECKF(!ok || value == cases[i].value, "case %zu: %lld", i, (long long)value);
+    }
+    arena_free(&arena);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(knows_agent_ids),    cmocka_unit_test(bounds_agent_ids),
         cmocka_unit_test(ranges_of_prefixes), cmocka_unit_test(reads_accept),
-        cmocka_unit_test(reads_text_fields),
+        cmocka_unit_test(reads_text_fields),  cmocka_unit_test(reads_numbers_of_the_query),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

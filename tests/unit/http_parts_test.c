@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The server's small parts on their own: timers, the budget of bodies, escapes. */
+ * The server's small parts on their own: timers, the budget of bodies, escapes, headers. */
 #include "http/budget.h"
-#include "http/http.h"
+#include "http/exchange.h"
 #include "http/timer.h"
 
 #include "base/rand.h"
@@ -301,6 +301,22 @@ static void query(void **state)
     arena_free(&a);
 }
 
+/* ---- headers ---- */
+
+static void repeated_headers_are_known(void **state)
+{
+    static const char text[] = "A: 1\r\nBb: 2\r\na: 3\r\n";
+    struct head_field fields[] = {{{0, 1}, {3, 1}}, {{6, 2}, {10, 1}}, {{13, 1}, {16, 1}}};
+    struct http_exchange x = {.bytes = text, .head = {.fields = fields, .field_count = 3}};
+
+    (void)state;
+    assert_true(http_header_repeated(&x, "A"));
+    assert_true(http_header_repeated(&x, "a"));
+    assert_false(http_header_repeated(&x, "bb"));
+    assert_false(http_header_repeated(&x, "c"));
+    assert_true(str_eq(http_header(&x, "A"), STR("1")));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -311,6 +327,7 @@ int main(void)
         cmocka_unit_test(budget_never_overdrawn_never_stuck),
         cmocka_unit_test(unescape),
         cmocka_unit_test(query),
+        cmocka_unit_test(repeated_headers_are_known),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -119,6 +119,36 @@ static void http_1_0_has_no_chunks(void **state)
     peer_close(&p);
 }
 
+/* One is told once a write is out, never of the head alone: who writes when told, and only then,
+ * has one write waiting at most, so even large ones are not taken for a reader that lags. */
+static void told_of_what_was_written(void **state)
+{
+    enum { BYTES = 3 * 1024 * 1024, ROUNDS = 6 }; /* each far over what may wait */
+    static char bytes[BYTES];
+    struct http_stream *st;
+    struct peer p = open_stream(0, &st); /* its head is out */
+    struct peer other = peer_connect(app.port);
+
+    (void)state;
+    SEND(&other, GET("/hello"));
+    peer_expect(&other, 200, "hello"); /* the loop has been round since */
+    assert_int_equal(http_stream_pending(st), 0);
+    assert_int_equal(atomic_load(&app.stream_writable), 0);
+    memset(bytes, 'w', sizeof(bytes));
+    for (unsigned i = 0; i < ROUNDS; i++) {
+        struct buf got = {0};
+
+        assert_true(http_stream_write(st, str_make(bytes, BYTES)));
+        while (got.n < BYTES)
+            assert_true(peer_chunk(&p, &got));
+        WAIT_FOR(atomic_load(&app.stream_writable) == i + 1);
+        buf_free(&got);
+    }
+    app_stream_end_once(st);
+    peer_close(&other);
+    peer_close(&p);
+}
+
 static void a_reader_that_leaves_is_noticed_at_once(void **state)
 {
     (void)state;
@@ -455,6 +485,7 @@ int main(void)
 #define WITH_SERVER(test) cmocka_unit_test_setup_teardown(test, start, stop)
     const struct CMUnitTest tests[] = {
         WITH_SERVER(a_stream_from_head_to_end),
+        WITH_SERVER(told_of_what_was_written),
         WITH_SERVER(pipelined_around_streams),
         WITH_SERVER(http_1_0_has_no_chunks),
         WITH_SERVER(a_reader_that_leaves_is_noticed_at_once),

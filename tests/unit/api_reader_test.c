@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The readers' queue: a job that is tried again, beside others, and at the end. */
+#include "support/check.h"
+
+#include "api/reader.h"
+#include "base/clock.h"
+#include "support/store_fixture.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+struct tried {
+    struct read_job job; /* first */
+    struct readers *readers;
+    int wanted; /* runs before it is content */
+    atomic_int runs, refused, without;
+    atomic_bool done;
+};
+
+static void try_again(struct read_job *job, struct store_reader *r, const struct err *why)
+{
+    struct tried *t = (struct tried *)job;
+    int runs = atomic_fetch_add(&t->runs, 1) + 1;
+
+    if (r == NULL) {
+        atomic_fetch_add(&t->without, 1);
+        assert_int_equal(why->code, ERR_UNAVAILABLE);
+    }
+    if (runs < t->wanted && readers_retry(t->readers, job))
+        return;
+    if (runs < t->wanted)
+        atomic_fetch_add(&t->refused, 1);
+    atomic_store(&t->done, true);
+}
+
+static void wait_until(atomic_bool *flag)
+{
+    struct timespec moment = {.tv_nsec = 1000000};
+    int64_t until = clock_mono_us() + 20 * US_PER_S;
+
+    while (!atomic_load(flag) && clock_mono_us() < until)
+        nanosleep(&moment, NULL);
+    assert_true(atomic_load(flag));
+}
+
+static void tried_again_after_a_moment(void **state)
+{
+    struct fixture f;
+    struct tried again = {.job.run = try_again, .wanted = 3};
+    struct tried other = {.job.run = try_again, .wanted = 1};
+    int64_t begun;
+    struct err e;
+
+    (void)state;
+    fixture_open(&f, FIXTURE_MEMORY);
+    struct readers *rs = readers_new(f.store);
+    again.readers = other.readers = rs;
+    assert_true(readers_start(rs, &e));
+    begun = clock_mono_us();
+    readers_push(rs, &again.job);
+    readers_push(rs, &other.job);
+    wait_until(&other.done); /* it does not stand behind the one that waits */
+    wait_until(&again.done);
+    assert_int_equal(atomic_load(&again.runs), 3);
+    assert_int_equal(atomic_load(&again.without), 0);
+    assert_true(clock_mono_us() - begun >= 150 * US_PER_MS); /* it did not spin */
+    readers_stop(rs);
+    readers_free(rs);
+    fixture_close(&f);
+}
+
+static void not_beyond_the_end(void **state)
+{
+    struct fixture f;
+    struct tried again = {.job.run = try_again, .wanted = 1000};
+    struct tried late = {.job.run = try_again, .wanted = 2};
+    struct err e;
+
+    (void)state;
+    fixture_open(&f, FIXTURE_MEMORY);
+    struct readers *rs = readers_new(f.store);
+    again.readers = late.readers = rs;
+    assert_true(readers_start(rs, &e));
+    readers_push(rs, &again.job);
+    readers_stop(rs); /* returns at once, and nothing is left in the queue */
+    assert_true(atomic_load(&again.done));
+    assert_int_equal(atomic_load(&again.refused), 1);
+    readers_push(rs, &late.job);
+    assert_int_equal(atomic_load(&late.without), 1);
+    assert_int_equal(atomic_load(&late.refused), 1);
+    readers_free(rs);
+    fixture_close(&f);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(tried_again_after_a_moment),
+        cmocka_unit_test(not_beyond_the_end),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
