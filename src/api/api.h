@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The HTTP API: routes, authentication, decoding, encoding. It holds no rule: a write becomes a command, a read is a row. */
+ * The HTTP API: routes, authentication, decoding, encoding. It holds no rule: a write becomes a
+ * command, a read is a row. */
 #ifndef API_API_H
 #define API_API_H
 
@@ -10,10 +11,10 @@
 struct api;
 
 struct api_options {
-    struct engine *engine;                  /* borrowed */
+    struct engine *engine;                   /* borrowed */
     const struct sender_stats *sender_stats; /* for /metrics; may be NULL */
-    const char *bearer_token; /* NULL in dev mode without one */
-    bool dev;                 /* a request without a token is let through; Origin is checked */
+    const char *bearer_token;                /* NULL in dev mode without one */
+    bool dev; /* a request without a token is let through; Origin is checked */
     const char *listen_addr;
     int64_t max_body_bytes;
 };
@@ -26,7 +27,8 @@ MUST_USE bool api_start(struct api *api, struct err *e);
 void api_events(struct api *api, const struct uuid *execution_id, bool ended);
 void api_delta(struct api *api, const struct uuid *execution_id, struct str note);
 void api_agent_changed(struct api *api, struct str agent_id);
-/* Stops accepting, finishes what is in flight, ends streams and long polls; returns when done or at the deadline. */
+/* Stops accepting, finishes what is in flight, ends streams and long polls; returns when done or at
+ * the deadline. */
 void api_drain(struct api *api, int64_t deadline_mono_us);
 void api_free(struct api *api);
 

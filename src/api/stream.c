@@ -30,7 +30,8 @@ void stream_follow(struct request *rq)
 
 /* ---- publishing ---- */
 
-static void publish(struct api *api, const struct uuid *execution_id, struct str step_hex, const struct delta *d)
+static void publish(struct api *api, const struct uuid *execution_id, struct str step_hex,
+                    const struct delta *d)
 {
     struct buf text = {0};
     struct json_writer w = {.out = &text};
@@ -55,7 +56,8 @@ static void published(struct request *rq)
 
     hash_hex(&rq->step_id, id);
     publish(rq->api, &rq->execution_id, str_make(id, sizeof(id)), d);
-    /* For other kernels: the step, the number, and the text as it is, since escaped it might not fit. */
+    /* For other kernels: the step, the number, and the text as it is, since escaped it might not
+     * fit. */
     buf_printf(&note, "%.*s %" PRId64 " ", HASH_HEX_LEN, id, d->seq);
     buf_add(&note, d->data);
     engine_send_delta(rq->api->engine, &rq->execution_id, buf_str(&note));

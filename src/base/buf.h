@@ -24,7 +24,8 @@ void buf_add_hex(struct buf *b, const void *bytes, size_t n); /* lower case */
 void buf_printf(struct buf *b, const char *fmt, ...) PRINTF_LIKE(2, 3);
 void buf_consume(struct buf *b, size_t n); /* drops the first n bytes */
 
-static inline struct str buf_str(const struct buf *b) /* borrowed until the next append; never absent */
+static inline struct str
+buf_str(const struct buf *b) /* borrowed until the next append; never absent */
 {
     return (struct str){b->p == NULL ? "" : b->p, b->n};
 }

@@ -5,10 +5,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Cryptographic bytes from the system's generator (libcrypto). Any thread. Aborts if there is none. */
+/* Cryptographic bytes from the system's generator (libcrypto). Any thread. Aborts if there is none.
+ */
 void rand_bytes(void *out, size_t n);
 
-/* A small deterministic generator (xoshiro256**) for jitter and for simulations: the same seed gives the same run. */
+/* A small deterministic generator (xoshiro256**) for jitter and for simulations: the same seed
+ * gives the same run. */
 struct prng {
     uint64_t s[4];
 };

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Byte slices. A `struct str` borrows bytes that somebody else owns; it is not NUL-terminated and may hold any byte.
- * The comment beside a field or parameter says who owns what it points at (owned, borrowed, arena, static). */
+ * Byte slices. A `struct str` borrows bytes that somebody else owns; it is not NUL-terminated and
+ * may hold any byte. The comment beside a field or parameter says who owns what it points at
+ * (owned, borrowed, arena, static). */
 #ifndef BASE_STR_H
 #define BASE_STR_H
 
@@ -20,7 +21,10 @@ struct str {
 
 /* A literal as a slice; never count its length by hand. STR_INIT is the form for static tables. */
 #define STR(lit) ((struct str){"" lit, sizeof(lit) - 1})
-#define STR_INIT(lit) {"" lit, sizeof(lit) - 1}
+#define STR_INIT(lit)                                                                              \
+    {                                                                                              \
+        "" lit, sizeof(lit) - 1                                                                    \
+    }
 #define STR_NONE ((struct str){NULL, 0})
 /* For printf's "%.*s". */
 #define STR_ARG(s) (int)(s).n, (s).p == NULL ? "" : (s).p

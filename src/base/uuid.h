@@ -12,8 +12,9 @@ struct uuid {
     uint8_t b[16];
 };
 
-/* Version 7 by RFC 9562. Ids made from one generator are strictly increasing, also within one millisecond and when the
- * clock steps back. One owner (thread) a generator. `random` NULL: the system's generator; else the given prng. */
+/* Version 7 by RFC 9562. Ids made from one generator are strictly increasing, also within one
+ * millisecond and when the clock steps back. One owner (thread) a generator. `random` NULL: the
+ * system's generator; else the given prng. */
 struct uuid_gen {
     int64_t last_ms;
     uint32_t counter;

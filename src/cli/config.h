@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The configuration of a kernel: flag, else environment, else default. One table in config.c names every flag, variable
- * and default; docs/configuration.md is checked against it. */
+ * The configuration of a kernel: flag, else environment, else default. One table in config.c names
+ * every flag, variable and default; docs/configuration.md is checked against it. */
 #ifndef CLI_CONFIG_H
 #define CLI_CONFIG_H
 
@@ -12,9 +12,10 @@ struct config {
     bool dev; /* `rebuno dev`: no token asked for, no set-up */
     struct kernel_settings kernel;
     const char *listen_addr;
-    const char *db_url;  /* server: sqlite:///path or postgres://…; dev: NULL (see db_path, memory) */
-    const char *db_path; /* dev: the database file */
-    bool memory;         /* dev --memory */
+    const char
+        *db_url; /* server: sqlite:///path or postgres://…; dev: NULL (see db_path, memory) */
+    const char *db_path;      /* dev: the database file */
+    bool memory;              /* dev --memory */
     const char *bearer_token; /* NULL in dev without one */
     int64_t db_max_conns;     /* 0: by cores */
     enum log_level log_level;
@@ -29,8 +30,9 @@ struct config {
     const char *manifest_path;          /* --config, NULL: none */
 };
 
-/* Strings in *out are owned by the process (argv, environ or malloc) and live to its end. argv excludes the command
- * itself. False with the usage error in `e` (it names the flag or variable). */
+/* Strings in *out are owned by the process (argv, environ or malloc) and live to its end. argv
+ * excludes the command itself. False with the usage error in `e` (it names the flag or variable).
+ */
 MUST_USE bool config_load(bool dev, int argc, char **argv, struct config *out, struct err *e);
 
 #endif

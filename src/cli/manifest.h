@@ -16,8 +16,9 @@ struct manifest {
     size_t n;
 };
 
-/* Refuses unknown keys, missing or repeated ids, wrong types, and ${NAME} of an unset variable: the message has file, line
- * and column. `policy` and `policy_file` are refused as not available yet. */
+/* Refuses unknown keys, missing or repeated ids, wrong types, and ${NAME} of an unset variable: the
+ * message has file, line and column. `policy` and `policy_file` are refused as not available yet.
+ */
 MUST_USE bool manifest_load(const char *path, struct arena *a, struct manifest *out, struct err *e);
 
 #endif

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The order of things: store, engine, agents of the manifest, API, sender; and backwards to the end. */
+ * The order of things: store, engine, agents of the manifest, API, sender; and backwards to the
+ * end. */
 #include "cli/serve.h"
 
 #include "api/api.h"
@@ -63,7 +64,8 @@ static bool make_parent(const char *path, struct err *e)
     if (slash != NULL && slash != copy) {
         *slash = '\0';
         if (mkdir(copy, 0755) != 0 && errno != EEXIST)
-            ok = err_set(e, ERR_UNAVAILABLE, "cannot create the folder %s: %s", copy, strerror(errno));
+            ok = err_set(e, ERR_UNAVAILABLE, "cannot create the folder %s: %s", copy,
+                         strerror(errno));
     }
     free(copy);
     return ok;
@@ -190,9 +192,11 @@ static void greet(struct kernel *k)
             printf("  agent     %.*s at %.*s\n", STR_ARG(k->manifest.agents[i].id),
                    STR_ARG(k->manifest.agents[i].webhook_url));
         if (k->manifest.n == 0)
-            printf("  no agents yet: add some with 'rebuno agent add MANIFEST', or start with --config\n");
+            printf("  no agents yet: add some with 'rebuno agent add MANIFEST', or start with "
+                   "--config\n");
         else
-            printf("  try       rebuno exec create %.*s INPUT --watch   (its input: rebuno agent get %.*s)\n",
+            printf("  try       rebuno exec create %.*s INPUT --watch   (its input: rebuno agent "
+                   "get %.*s)\n",
                    STR_ARG(k->manifest.agents[0].id), STR_ARG(k->manifest.agents[0].id));
     }
     fflush(stdout);

@@ -5,7 +5,8 @@
 
 #include "cli/config.h"
 
-/* The exit code of the process: 0 after an orderly stop, 1 when it could not start (the reason is on stderr). */
+/* The exit code of the process: 0 after an orderly stop, 1 when it could not start (the reason is
+ * on stderr). */
 int serve_run(const struct config *config);
 
 #endif

@@ -8,10 +8,14 @@ struct range4 {
     unsigned bits;
 };
 
-/* 169.254/16 holds the metadata service of most clouds; the single addresses are those of others. */
+/* 169.254/16 holds the metadata service of most clouds; the single addresses are those of others.
+ */
 static const struct range4 NEVER4[] = {
-    {0xA9FE0000, 16}, {0x646464C8, 32} /* 100.100.100.200 */, {0xA83F8110, 32} /* 168.63.129.16 */,
-    {0xC0000000, 24} /* 192.0.0.0/24 */, {0xE0000000, 3} /* multicast and reserved */,
+    {0xA9FE0000, 16},
+    {0x646464C8, 32} /* 100.100.100.200 */,
+    {0xA83F8110, 32} /* 168.63.129.16 */,
+    {0xC0000000, 24} /* 192.0.0.0/24 */,
+    {0xE0000000, 3} /* multicast and reserved */,
 };
 static const struct range4 PRIVATE4[] = {
     {0x00000000, 8},  {0x0A000000, 8},  {0x7F000000, 8},

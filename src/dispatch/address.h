@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Which addresses a webhook may be sent to. Decided on the address itself at connect time, whatever name led there. */
+ * Which addresses a webhook may be sent to. Decided on the address itself at connect time, whatever
+ * name led there. */
 #ifndef DISPATCH_ADDRESS_H
 #define DISPATCH_ADDRESS_H
 
@@ -7,7 +8,8 @@
 
 #include <sys/socket.h>
 
-/* Link-local and cloud metadata addresses never; loopback and private ranges only with private_ranges. */
+/* Link-local and cloud metadata addresses never; loopback and private ranges only with
+ * private_ranges. */
 bool address_allowed(const struct sockaddr *sa, bool private_ranges);
 
 #endif

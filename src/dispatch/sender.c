@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The sender's thread. A delivery goes: due (read) → claimed (a command) → posted → answered (a command) → freed.
- * All state belongs to this thread, but the queue by which commands come back. */
+ * The sender's thread. A delivery goes: due (read) → claimed (a command) → posted → answered (a
+ * command) → freed. All state belongs to this thread, but the queue by which commands come back. */
 #include "dispatch/sender.h"
 
 #include "base/clock.h"
@@ -11,10 +11,11 @@
 #include <stdlib.h>
 
 static const int64_t SAFETY_POLL_US = 2 * US_PER_S; /* behind the signals, should one be lost */
-static const int64_t RETRY_PAUSE_US = 100 * US_PER_MS; /* after the store refused a claim or an outcome */
-static const int64_t RACE_PAUSE_US = 5 * US_PER_MS;    /* after a claim found nothing to claim */
+static const int64_t RETRY_PAUSE_US =
+    100 * US_PER_MS; /* after the store refused a claim or an outcome */
+static const int64_t RACE_PAUSE_US = 5 * US_PER_MS; /* after a claim found nothing to claim */
 static const int64_t STOP_PATIENCE_US = 500 * US_PER_MS;
-static const int64_t NO_SOCKET_PAUSE_US = US_PER_S;    /* after this process ran out of descriptors */
+static const int64_t NO_SOCKET_PAUSE_US = US_PER_S; /* after this process ran out of descriptors */
 enum { PEERS_KEPT = 10000 };
 
 enum standing { UNHEARD, ANSWERS, SILENT }; /* of its last delivery; UNHEARD: there was none yet */
@@ -44,8 +45,9 @@ struct sender {
     CURLM *multi;
     struct store_reader *reader;
     struct queue *returned; /* of struct job: commands that came back */
-    struct map peers;       /* id → struct peer; those that answer are forgotten when there are very many */
-    struct job *retries;    /* outcomes that the store could not take yet */
+    struct map
+        peers; /* id → struct peer; those that answer are forgotten when there are very many */
+    struct job *retries; /* outcomes that the store could not take yet */
     int64_t claims_out, in_flight;
     int64_t next_look_us;  /* monotonic: not before, after a refusal */
     int64_t next_due_us;   /* monotonic: when the next queued dispatch falls due */
@@ -85,8 +87,9 @@ static int64_t fair_share(const struct sender *s)
     return s->opt.concurrency < 4 ? 1 : s->opt.concurrency / 4;
 }
 
-/* How many more deliveries peers of this standing may be given in all: silent ones hold a quarter of the slots at most, and
- * together with those not heard of yet one half. So what is dead leaves room to what is new, and both to what works. */
+/* How many more deliveries peers of this standing may be given in all: silent ones hold a quarter
+ * of the slots at most, and together with those not heard of yet one half. So what is dead leaves
+ * room to what is new, and both to what works. */
 static int64_t room_for(const struct sender *s, enum standing standing)
 {
     int64_t total = s->opt.concurrency, silent = (total + 3) / 4, unproven = (total + 1) / 2;
@@ -158,7 +161,8 @@ static void claim(struct sender *s, const struct due_dispatch *due)
 }
 
 /* Each peer's room in a look for those of one standing. */
-static struct agent_cap *caps_for(struct sender *s, enum standing standing, struct arena *a, size_t *n)
+static struct agent_cap *caps_for(struct sender *s, enum standing standing, struct arena *a,
+                                  size_t *n)
 {
     struct agent_cap *caps = arena_array(a, struct agent_cap, s->peers.count + 1);
     struct peer *peer;
@@ -197,8 +201,8 @@ static bool claim_due(struct sender *s, enum standing standing, struct err *e)
     return ok;
 }
 
-/* Looks for what is due and claims as much as there is room for, first for those that answer. Not while claims are out:
- * what they are about would be found again. */
+/* Looks for what is due and claims as much as there is room for, first for those that answer. Not
+ * while claims are out: what they are about would be found again. */
 static void look(struct sender *s)
 {
     static struct log_limit limit;
@@ -292,7 +296,8 @@ static void log_failure(const struct job *job, CURLcode code)
               {"url", job->cmd.out.claimed.webhook_url},
               {"execution_id", str_make(execution, UUID_TEXT_LEN)},
               {"dispatch_id", str_make(dispatch, UUID_TEXT_LEN)},
-              {"attempt", log_int(job->cmd.out.claimed.attempt)}, {"status", log_int(job->hook.status)},
+              {"attempt", log_int(job->cmd.out.claimed.attempt)},
+              {"status", log_int(job->hook.status)},
               {"error", str_of(failure_text(&job->hook, code))});
 }
 
@@ -457,7 +462,8 @@ static void give_back(struct sender *s)
     }
 }
 
-/* Nothing new is claimed. What is answered within the patience counts; the rest is given back, not charged. */
+/* Nothing new is claimed. What is answered within the patience counts; the rest is given back, not
+ * charged. */
 static void wind_down(struct sender *s)
 {
     int64_t deadline = clock_mono_us() + STOP_PATIENCE_US;

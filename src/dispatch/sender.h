@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Outgoing webhooks: one thread, one curl multi handle. Woken by commits and by its own timers, never by a fixed poll (a slow
- * one stands behind). It claims no more than it can deliver now, and lets no agent starve the others: no agent holds more
- * than a quarter of the slots; one that left its last delivery unanswered holds one until it answers; all those hold a
- * quarter of the slots at most, and one half together with the ones not heard of yet, so that any number of dead agents
+ * Outgoing webhooks: one thread, one curl multi handle. Woken by commits and by its own timers,
+ * never by a fixed poll (a slow one stands behind). It claims no more than it can deliver now, and
+ * lets no agent starve the others: no agent holds more than a quarter of the slots; one that left
+ * its last delivery unanswered holds one until it answers; all those hold a quarter of the slots at
+ * most, and one half together with the ones not heard of yet, so that any number of dead agents
  * leaves the others theirs. */
 #ifndef DISPATCH_SENDER_H
 #define DISPATCH_SENDER_H

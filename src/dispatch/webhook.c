@@ -7,11 +7,12 @@
 
 #include <stdio.h>
 
-/* Published agents close a connection after 5 s of idleness; one about to close must not be used. */
+/* Published agents close a connection after 5 s of idleness; one about to close must not be used.
+ */
 enum { IDLE_CONNECTION_S = 4 };
 
-/* A line of the answer's head; an empty one ends it. Then the answer has been heard, and a body that trickles must not
- * hold the slot: the transfer is broken off, unless it is over anyway. */
+/* A line of the answer's head; an empty one ends it. Then the answer has been heard, and a body
+ * that trickles must not hold the slot: the transfer is broken off, unless it is over anyway. */
 static size_t on_head(char *p, size_t size, size_t n, void *ctx)
 {
     struct webhook *w = ctx;
@@ -75,7 +76,8 @@ static bool add_headers(struct webhook *w, const struct webhook_target *target)
            add_header(w, "User-Agent: rebuno") && add_header(w, "Expect:");
 }
 
-bool webhook_begin(struct webhook *w, CURLM *multi, const struct webhook_target *target, void *owner)
+bool webhook_begin(struct webhook *w, CURLM *multi, const struct webhook_target *target,
+                   void *owner)
 {
     CURL *easy = curl_easy_init();
 

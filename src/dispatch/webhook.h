@@ -24,7 +24,8 @@ struct webhook { /* zeroed: none */
 };
 
 /* `owner` comes back as CURLINFO_PRIVATE. False: out of memory. */
-MUST_USE bool webhook_begin(struct webhook *w, CURLM *multi, const struct webhook_target *target, void *owner);
+MUST_USE bool webhook_begin(struct webhook *w, CURLM *multi, const struct webhook_target *target,
+                            void *owner);
 /* Ends the transfer, whatever its state; status and no_socket stay readable. */
 void webhook_free(struct webhook *w, CURLM *multi);
 

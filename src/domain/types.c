@@ -3,15 +3,19 @@
 #include "domain/types.h"
 
 static const struct str EXECUTION_STATUS[] = {
-    [EXECUTION_PENDING] = STR_INIT("pending"),     [EXECUTION_RUNNING] = STR_INIT("running"),
-    [EXECUTION_BLOCKED] = STR_INIT("blocked"),     [EXECUTION_COMPLETED] = STR_INIT("completed"),
-    [EXECUTION_FAILED] = STR_INIT("failed"),       [EXECUTION_CANCELLED] = STR_INIT("cancelled"),
+    [EXECUTION_PENDING] = STR_INIT("pending"), [EXECUTION_RUNNING] = STR_INIT("running"),
+    [EXECUTION_BLOCKED] = STR_INIT("blocked"), [EXECUTION_COMPLETED] = STR_INIT("completed"),
+    [EXECUTION_FAILED] = STR_INIT("failed"),   [EXECUTION_CANCELLED] = STR_INIT("cancelled"),
 };
 static const struct str STEP_STATUS[] = {
-    [STEP_PROPOSED] = STR_INIT("proposed"),   [STEP_AWAITING_APPROVAL] = STR_INIT("awaiting_approval"),
-    [STEP_ALLOWED] = STR_INIT("allowed"),     [STEP_EXECUTING] = STR_INIT("executing"),
-    [STEP_SUCCEEDED] = STR_INIT("succeeded"), [STEP_FAILED] = STR_INIT("failed"),
-    [STEP_DENIED] = STR_INIT("denied"),       [STEP_CANCELLED] = STR_INIT("cancelled"),
+    [STEP_PROPOSED] = STR_INIT("proposed"),
+    [STEP_AWAITING_APPROVAL] = STR_INIT("awaiting_approval"),
+    [STEP_ALLOWED] = STR_INIT("allowed"),
+    [STEP_EXECUTING] = STR_INIT("executing"),
+    [STEP_SUCCEEDED] = STR_INIT("succeeded"),
+    [STEP_FAILED] = STR_INIT("failed"),
+    [STEP_DENIED] = STR_INIT("denied"),
+    [STEP_CANCELLED] = STR_INIT("cancelled"),
 };
 static const struct str STEP_KIND[] = {
     [KIND_TOOL_CALL] = STR_INIT("tool_call"),
@@ -190,7 +194,8 @@ bool step_may_move(enum step_status from, enum step_status to)
     case STEP_ALLOWED:
         return to == STEP_EXECUTING || to == STEP_CANCELLED;
     case STEP_EXECUTING: /* again executing: a re-run */
-        return to == STEP_EXECUTING || to == STEP_SUCCEEDED || to == STEP_FAILED || to == STEP_CANCELLED;
+        return to == STEP_EXECUTING || to == STEP_SUCCEEDED || to == STEP_FAILED ||
+               to == STEP_CANCELLED;
     case STEP_SUCCEEDED:
     case STEP_FAILED:
     case STEP_DENIED:

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The closed lists of the model and their names on the wire (docs/events.md), and which moves a state machine allows.
- * Pure. The numbers are this program's own: the store keeps the names. */
+ * The closed lists of the model and their names on the wire (docs/events.md), and which moves a
+ * state machine allows. Pure. The numbers are this program's own: the store keeps the names. */
 #ifndef DOMAIN_TYPES_H
 #define DOMAIN_TYPES_H
 
@@ -30,8 +30,8 @@ enum step_kind { KIND_TOOL_CALL, KIND_LLM_CALL, KIND_LOCAL };
 
 enum idempotency { SAFE_TO_RETRY, AT_MOST_ONCE };
 
-/* Where a dispatch stands. Queued ones wait for due_at; claimed ones have a webhook in flight; acked ones have an agent at
- * work under a lease; retired ones will never be delivered again. */
+/* Where a dispatch stands. Queued ones wait for due_at; claimed ones have a webhook in flight;
+ * acked ones have an agent at work under a lease; retired ones will never be delivered again. */
 enum dispatch_status { DISPATCH_QUEUED, DISPATCH_CLAIMED, DISPATCH_ACKED, DISPATCH_RETIRED };
 
 enum event_type {

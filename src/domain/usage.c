@@ -47,7 +47,8 @@ static void take(int64_t *most, struct str json, size_t at)
         *most = n;
 }
 
-/* In valid JSON a string that a colon follows is a key, so one pass without nesting finds all of them. */
+/* In valid JSON a string that a colon follows is a key, so one pass without nesting finds all of
+ * them. */
 static void search(struct str json, struct usage *u)
 {
     for (size_t at = 0; at < json.n; at++) {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A command: one write, decided by one rule. Plain data; who submits it owns it and gets it back through `done`. */
+ * A command: one write, decided by one rule. Plain data; who submits it owns it and gets it back
+ * through `done`. */
 #ifndef ENGINE_COMMAND_H
 #define ENGINE_COMMAND_H
 
@@ -66,11 +67,13 @@ struct command {
     } out;
     enum verdict verdict; /* DONE, or REFUSED with `err` (also when the store is unavailable) */
     struct err err;
-    bool unknown; /* refused, but it may have happened: the connection broke during the commit. `out` holds what it
-                     would have answered, uncopied slices aside. */
-    struct arena *arena; /* borrowed: takes copies of the answer's slices; nobody else may use it meanwhile */
-    size_t bytes;        /* of its payloads: a group is bounded in bytes too */
-    /* After the commit, on the executor's thread: hand the news on and return; it must not block. May free the command. */
+    bool unknown; /* refused, but it may have happened: the connection broke during the commit.
+                     `out` holds what it would have answered, uncopied slices aside. */
+    struct arena *
+        arena; /* borrowed: takes copies of the answer's slices; nobody else may use it meanwhile */
+    size_t bytes; /* of its payloads: a group is bounded in bytes too */
+    /* After the commit, on the executor's thread: hand the news on and return; it must not block.
+     * May free the command. */
     void (*done)(struct command *cmd);
     void *ctx;
     int64_t queued_us; /* set by engine_submit */

@@ -173,11 +173,12 @@ static void worker_failed(struct clock_work *cw, const char *worker, const struc
 
     atomic_fetch_add(&cw->en->stats.worker_errors, 1);
     if (log_allowed(&limit, 6))
-        log_event(LOG_WARN, "worker.failed", {"worker", str_of(worker)}, {"error", str_of(e->message)});
+        log_event(LOG_WARN, "worker.failed", {"worker", str_of(worker)},
+                  {"error", str_of(e->message)});
 }
 
-/* What the kernel before this one had in hand: deliveries nobody will answer go back to the queue; agents that lived
- * through it keep their attempt. */
+/* What the kernel before this one had in hand: deliveries nobody will answer go back to the queue;
+ * agents that lived through it keep their attempt. */
 static bool recover_leased(struct clock_work *cw, bool at_start, struct uuid *after, bool *more)
 {
     struct uuid *ids;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The executor: takes the commands that have gathered, loads, decides, applies, commits, and only then lets anyone know.
- * Groups form with no timer: while one group is synced the next one gathers. SQLite has one executor; Postgres has a few,
- * and a command goes to the one its execution hashes to. Also the background work that time causes: leases that run out,
- * deadlines, recovery at the start, housekeeping. */
+ * The executor: takes the commands that have gathered, loads, decides, applies, commits, and only
+ * then lets anyone know. Groups form with no timer: while one group is synced the next one gathers.
+ * SQLite has one executor; Postgres has a few, and a command goes to the one its execution hashes
+ * to. Also the background work that time causes: leases that run out, deadlines, recovery at the
+ * start, housekeeping. */
 #ifndef ENGINE_ENGINE_H
 #define ENGINE_ENGINE_H
 
@@ -13,26 +14,30 @@
 
 struct engine;
 
-/* What others want to know after a commit. Called on an executor's thread: hand on and return. Each may be NULL. */
+/* What others want to know after a commit. Called on an executor's thread: hand on and return. Each
+ * may be NULL. */
 struct engine_signals {
     void *ctx;
     void (*dispatches_queued)(void *ctx); /* some dispatch may be due (now or later) */
-    /* New events of this execution are there to be read; `ended`: it has reached a terminal status. Also called for what
-     * other kernels on the same database did. */
+    /* New events of this execution are there to be read; `ended`: it has reached a terminal status.
+     * Also called for what other kernels on the same database did. */
     void (*events)(void *ctx, const struct uuid *execution_id, bool ended);
-    void (*agent_changed)(void *ctx, struct str agent_id); /* registered, rotated, removed: forget what is cached */
-    void (*delta)(void *ctx, const struct uuid *execution_id, struct str text); /* sent by another kernel */
+    void (*agent_changed)(
+        void *ctx, struct str agent_id); /* registered, rotated, removed: forget what is cached */
+    void (*delta)(void *ctx, const struct uuid *execution_id,
+                  struct str text); /* sent by another kernel */
 };
 
 struct engine_options {
-    struct store *store;                   /* borrowed */
+    struct store *store;                    /* borrowed */
     const struct kernel_settings *settings; /* borrowed */
     unsigned executors;                     /* 0: 1 on SQLite; on Postgres by cores */
     int64_t deadline_check_interval_us;     /* 0: 30 s */
     struct engine_signals signals;
 };
 
-struct engine *engine_new(const struct engine_options *opt, struct err *e); /* opens writers; starts nothing */
+struct engine *engine_new(const struct engine_options *opt,
+                          struct err *e); /* opens writers; starts nothing */
 MUST_USE bool engine_start(struct engine *en, struct err *e);
 /* Any thread. `done` will be called exactly once. */
 void engine_submit(struct engine *en, struct command *cmd);
@@ -40,12 +45,14 @@ void engine_submit(struct engine *en, struct command *cmd);
 void engine_run(struct engine *en, struct command *cmd);
 /* The last write succeeded, or a probe since then did. Any thread. */
 bool engine_writable(const struct engine *en);
-/* When the lease of this execution ends, where the store does not know (SQLite): wall time, 0 when not leased. Any thread. */
+/* When the lease of this execution ends, where the store does not know (SQLite): wall time, 0 when
+ * not leased. Any thread. */
 int64_t engine_lease_end(struct engine *en, const struct uuid *execution_id);
-/* Somebody here reads this execution's live stream: other kernels on the database are to send its deltas. To be repeated every
- * 15 s or so while it is true. Does nothing on SQLite. Any thread. */
+/* Somebody here reads this execution's live stream: other kernels on the database are to send its
+ * deltas. To be repeated every 15 s or so while it is true. Does nothing on SQLite. Any thread. */
 void engine_want_deltas(struct engine *en, const struct uuid *execution_id);
-/* Sends a delta to the kernels that want it, if any do; what does not fit a note (7.5 KiB, no NUL) is lost. Any thread. */
+/* Sends a delta to the kernels that want it, if any do; what does not fit a note (7.5 KiB, no NUL)
+ * is lost. Any thread. */
 void engine_send_delta(struct engine *en, const struct uuid *execution_id, struct str text);
 struct store *engine_store(const struct engine *en);
 /* Finishes what is queued, then stops the threads. Nobody may submit any more. */

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The turn of an executor: gather, load, decide, apply, commit, tell.
  *
- * Failures. A race with another kernel: the group is loaded and decided again, the second time command by command, so
- * that none can fail its neighbours. A store that cannot be written: SQLite answers at once (503) and tries again when
- * there may be room; Postgres is waited for, five seconds from when each command came. */
+ * Failures. A race with another kernel: the group is loaded and decided again, the second time
+ * command by command, so that none can fail its neighbours. A store that cannot be written: SQLite
+ * answers at once (503) and tries again when there may be room; Postgres is waited for, five
+ * seconds from when each command came. */
 #include "engine/executor.h"
 
 #include "base/clock.h"
@@ -13,10 +14,10 @@
 #include <stdlib.h>
 
 enum {
-    GROUP_MAX = 512,              /* commands a transaction */
-    GROUP_BYTES = 16 << 20,       /* of payloads a transaction */
-    ROUNDS_MAX = 3,               /* loads after which a command is decided in a group of its own */
-    RACES_MAX = 20,               /* times that one command alone may lose to other kernels */
+    GROUP_MAX = 512,        /* commands a transaction */
+    GROUP_BYTES = 16 << 20, /* of payloads a transaction */
+    ROUNDS_MAX = 3,         /* loads after which a command is decided in a group of its own */
+    RACES_MAX = 20,         /* times that one command alone may lose to other kernels */
     RECLAIMS_A_SWEEP = 1000,
 };
 static const int64_t RECOVERY_PAUSE_US = 100 * US_PER_MS;
@@ -45,7 +46,8 @@ static void fail_all(struct executor *x, struct command **cmds, size_t n, const 
         cmds[i]->unknown = e->details[0] != '\0';
         cmds[i]->err = *e;
         if (e->code == ERR_STORE_RACE)
-            err_set(&cmds[i]->err, ERR_UNAVAILABLE, "too many kernels at once wanted this row; try again");
+            err_set(&cmds[i]->err, ERR_UNAVAILABLE,
+                    "too many kernels at once wanted this row; try again");
         finish(x, cmds[i]);
     }
 }
@@ -172,8 +174,8 @@ static void tell(struct executor *x, const struct news *news)
 
 /* ---- one group ---- */
 
-/* Rows that lock were asked for after others were locked: all must be named at once, so that locks are only ever taken
- * in one order. */
+/* Rows that lock were asked for after others were locked: all must be named at once, so that locks
+ * are only ever taken in one order. */
 static bool needs_locks(const struct need *need)
 {
     return need->agents.n + need->executions.n > 0;
@@ -184,7 +186,8 @@ static enum outcome load_outcome(const struct err *e)
     return e->code == ERR_STORE_RACE ? GROUP_RACE : GROUP_DOWN;
 }
 
-/* Decides until nothing is needed. On SQLite the one writer holds everything, so later rounds may name anything. */
+/* Decides until nothing is needed. On SQLite the one writer holds everything, so later rounds may
+ * name anything. */
 static enum outcome decide_group(struct executor *x, struct command **cmds, size_t n, struct err *e)
 {
     struct working_set *ws = &x->ws;
@@ -215,14 +218,15 @@ static enum outcome decide_group(struct executor *x, struct command **cmds, size
     }
 }
 
-static enum outcome commit_group(struct executor *x, struct command **cmds, size_t n, struct news *news,
-                                 struct err *e)
+static enum outcome commit_group(struct executor *x, struct command **cmds, size_t n,
+                                 struct news *news, struct err *e)
 {
     bool unknown = false;
 
     gather_news(x, news);
     for (size_t i = 0; i < n; i++) {
-        if (!command_keep_answer(cmds[i])) { /* before anything is durable, so that it can still be refused */
+        if (!command_keep_answer(
+                cmds[i])) { /* before anything is durable, so that it can still be refused */
             err_set(e, ERR_INTERNAL, "out of memory");
             return n > 1 ? GROUP_SPLIT : GROUP_DOWN;
         }

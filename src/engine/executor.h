@@ -28,7 +28,7 @@ struct executor {
     struct {
         struct uuid id;
         bool ended;
-    } *touched;
+    } * touched;
     size_t n_touched, cap_touched;
 };
 
@@ -37,13 +37,14 @@ struct engine {
     const struct kernel_settings *settings;
     struct engine_signals signals;
     struct engine_stats stats;
-    struct lease_board leases;  /* SQLite */
+    struct lease_board leases; /* SQLite */
     struct delta_wants deltas; /* Postgres */
     struct executor *executors;
     unsigned n_executors;
     int64_t deadline_check_interval_us, sweep_interval_us;
     atomic_bool writable;
-    atomic_bool reload_leased; /* SQLite: a working set was thrown away; the clock loads its leases anew */
+    atomic_bool
+        reload_leased; /* SQLite: a working set was thrown away; the clock loads its leases anew */
     pthread_t clock_thread, listen_thread;
     bool clock_started, listen_started;
     pthread_mutex_t clock_lock;

@@ -12,8 +12,7 @@ static int hex_digit(char c)
 
 bool http_unescape(struct str s, bool form, struct arena *a, struct str *out)
 {
-    if (s.n == 0 ||
-        (memchr(s.p, '%', s.n) == NULL && (!form || memchr(s.p, '+', s.n) == NULL))) {
+    if (s.n == 0 || (memchr(s.p, '%', s.n) == NULL && (!form || memchr(s.p, '+', s.n) == NULL))) {
         *out = str_present(s) ? s : STR("");
         return true;
     }

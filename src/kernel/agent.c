@@ -3,7 +3,8 @@
 
 #include "base/clock.h"
 
-/* Calls signed with the previous secret are still taken for so long, so that a rotation costs no run. */
+/* Calls signed with the previous secret are still taken for so long, so that a rotation costs no
+ * run. */
 static const int64_t ROTATION_GRACE_US = 3600 * US_PER_S;
 
 enum verdict agent_register(struct working_set *ws, const struct agent_registration *cmd,

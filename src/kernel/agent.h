@@ -10,14 +10,16 @@ struct agent_registration { /* an upsert that keeps policy and metadata */
     int64_t lease_timeout_us; /* 0: the kernel's default */
 };
 MUST_USE
-enum verdict agent_register(struct working_set *ws, const struct agent_registration *cmd, struct err *e);
+enum verdict agent_register(struct working_set *ws, const struct agent_registration *cmd,
+                            struct err *e);
 
 struct agent_description { /* replaces all three; absent clears */
     struct str id;
     struct str description, input_schema, output_schema;
 };
 MUST_USE
-enum verdict agent_describe(struct working_set *ws, const struct agent_description *cmd, struct err *e);
+enum verdict agent_describe(struct working_set *ws, const struct agent_description *cmd,
+                            struct err *e);
 
 MUST_USE
 enum verdict agent_remove(struct working_set *ws, struct str id, struct err *e);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Deliveries and leases. What counts against the maximum: deliveries in a row without progress (`charged`). */
+ * Deliveries and leases. What counts against the maximum: deliveries in a row without progress
+ * (`charged`). */
 #include "kernel/dispatch.h"
 
 #include "base/clock.h"
@@ -9,7 +10,8 @@
 
 static const int64_t BACKOFF_BASE_US = US_PER_S;
 static const int64_t BACKOFF_MAX_US = 30 * US_PER_S;
-/* Unless the maximum was set by hand, an agent that is being deployed has this long to come back. */
+/* Unless the maximum was set by hand, an agent that is being deployed has this long to come back.
+ */
 static const int64_t PATIENCE_US = 600 * US_PER_S;
 /* An agent that makes progress and dies each time must not go on for ever. */
 enum { ATTEMPTS_IN_ALL = 10 };
@@ -28,7 +30,8 @@ void dispatch_enqueue(struct working_set *ws, struct execution *exec)
 
 /* ---- claims ---- */
 
-void dispatch_claim_names(struct working_set *ws, const struct dispatch_ref *cmd, struct str agent_id)
+void dispatch_claim_names(struct working_set *ws, const struct dispatch_ref *cmd,
+                          struct str agent_id)
 {
     ws_need_execution(ws, &cmd->execution_id);
     ws_need_agent(ws, agent_id, false);
@@ -277,8 +280,7 @@ enum verdict lease_heartbeat(struct working_set *ws, const struct lease_call *cm
 enum verdict lease_release(struct working_set *ws, const struct lease_call *cmd, struct err *e)
 {
     struct execution *exec;
-    enum verdict v =
-        agent_owns_live(ws, &cmd->execution_id, cmd->agent_id, &cmd->lease, &exec, e);
+    enum verdict v = agent_owns_live(ws, &cmd->execution_id, cmd->agent_id, &cmd->lease, &exec, e);
 
     if (v != VERDICT_DONE)
         return v;
@@ -298,8 +300,7 @@ enum verdict lease_suspend(struct working_set *ws, const struct lease_call *cmd,
                            struct err *e)
 {
     struct execution *exec;
-    enum verdict v =
-        agent_owns_live(ws, &cmd->execution_id, cmd->agent_id, &cmd->lease, &exec, e);
+    enum verdict v = agent_owns_live(ws, &cmd->execution_id, cmd->agent_id, &cmd->lease, &exec, e);
 
     if (v != VERDICT_DONE)
         return v;

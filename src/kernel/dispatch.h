@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Deliveries: queued, claimed, answered, leased, taken back (docs/protocol.md, "Leases and attempts"). */
+ * Deliveries: queued, claimed, answered, leased, taken back (docs/protocol.md, "Leases and
+ * attempts"). */
 #ifndef KERNEL_DISPATCH_H
 #define KERNEL_DISPATCH_H
 
@@ -21,28 +22,33 @@ struct dispatch_claimed {
     struct str agent_id, webhook_url, secret; /* arena of the set: copy before the group ends */
     int64_t lease_us;
 };
-void dispatch_claim_names(struct working_set *ws, const struct dispatch_ref *cmd, struct str agent_id);
+void dispatch_claim_names(struct working_set *ws, const struct dispatch_ref *cmd,
+                          struct str agent_id);
 MUST_USE
-enum verdict dispatch_claim(struct working_set *ws, const struct dispatch_ref *cmd, struct dispatch_claimed *answer,
-                            struct err *e);
+enum verdict dispatch_claim(struct working_set *ws, const struct dispatch_ref *cmd,
+                            struct dispatch_claimed *answer, struct err *e);
 
 /* What the webhook answered. Outdated news changes nothing. */
 MUST_USE
-enum verdict dispatch_delivered(struct working_set *ws, const struct dispatch_ref *cmd, bool acked, struct err *e);
+enum verdict dispatch_delivered(struct working_set *ws, const struct dispatch_ref *cmd, bool acked,
+                                struct err *e);
 
-/* Gives a claimed delivery back that was never sent, or whose answer nobody will hear: a stopping kernel, or one that finds
- * it at its start. Not charged. */
+/* Gives a claimed delivery back that was never sent, or whose answer nobody will hear: a stopping
+ * kernel, or one that finds it at its start. Not charged. */
 MUST_USE
 enum verdict dispatch_return(struct working_set *ws, const struct dispatch_ref *cmd, struct err *e);
 
-/* At the start of a kernel: what it finds claimed is given back, what it finds acked keeps its attempt, under a fresh full
- * lease. Otherwise (its memory of the leases was lost while it ran) it is loaded, and nothing else: that renews it. */
+/* At the start of a kernel: what it finds claimed is given back, what it finds acked keeps its
+ * attempt, under a fresh full lease. Otherwise (its memory of the leases was lost while it ran) it
+ * is loaded, and nothing else: that renews it. */
 MUST_USE
-enum verdict dispatch_recover(struct working_set *ws, const struct uuid *execution_id, bool at_start, struct err *e);
+enum verdict dispatch_recover(struct working_set *ws, const struct uuid *execution_id,
+                              bool at_start, struct err *e);
 
 /* Takes back an execution whose lease has run out, if it has. */
 MUST_USE
-enum verdict lease_reclaim(struct working_set *ws, const struct uuid *execution_id, bool *reclaimed, struct err *e);
+enum verdict lease_reclaim(struct working_set *ws, const struct uuid *execution_id, bool *reclaimed,
+                           struct err *e);
 
 /* Agents' calls. */
 struct lease_call {
@@ -56,6 +62,7 @@ MUST_USE
 enum verdict lease_release(struct working_set *ws, const struct lease_call *cmd, struct err *e);
 /* *suspended: the delivery has ended; else nothing waits, and the agent goes on. */
 MUST_USE
-enum verdict lease_suspend(struct working_set *ws, const struct lease_call *cmd, bool *suspended, struct err *e);
+enum verdict lease_suspend(struct working_set *ws, const struct lease_call *cmd, bool *suspended,
+                           struct err *e);
 
 #endif

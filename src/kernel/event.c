@@ -63,7 +63,8 @@ void event_execution(struct working_set *ws, struct execution *exec, enum event_
     buf_add_byte(out, '\n');
 }
 
-/* The members of this step's events are already the last full ones of the body: they can be referred to. */
+/* The members of this step's events are already the last full ones of the body: they can be
+ * referred to. */
 static bool shares(struct str body, struct str members)
 {
     size_t at = body.n;

@@ -5,10 +5,11 @@
  *     step.allowed\t&,"rule_id":"permissive"\n
  *     step.executing\t&\n
  *
- * The name, a tab, the members of its payload. A leading `&` stands for the members of the last line that began without
- * one, so that the three events of a step state it once. JSON has raw tabs and line ends between its tokens, and no other
- * control characters anywhere: they are written as \001 and \002 and read back, so that an error stays the bytes that came.
- * An execution.completed ends with `"output":@`: the output stands in the execution's row, once, however large, and the
+ * The name, a tab, the members of its payload. A leading `&` stands for the members of the last
+ * line that began without one, so that the three events of a step state it once. JSON has raw tabs
+ * and line ends between its tokens, and no other control characters anywhere: they are written as
+ * \001 and \002 and read back, so that an error stays the bytes that came. An execution.completed
+ * ends with `"output":@`: the output stands in the execution's row, once, however large, and the
  * reader puts it there. */
 #ifndef KERNEL_EVENT_H
 #define KERNEL_EVENT_H
@@ -16,9 +17,12 @@
 #include "kernel/working_set.h"
 
 /* `extra` is further members of the payload, each as `,"name":value`; empty for none. */
-void event_execution(struct working_set *ws, struct execution *exec, enum event_type type, struct str extra);
-void event_step(struct working_set *ws, const struct step *step, enum event_type type, struct str extra);
-void event_dispatch(struct working_set *ws, struct execution *exec, const struct dispatch *d, enum event_type type);
+void event_execution(struct working_set *ws, struct execution *exec, enum event_type type,
+                     struct str extra);
+void event_step(struct working_set *ws, const struct step *step, enum event_type type,
+                struct str extra);
+void event_dispatch(struct working_set *ws, struct execution *exec, const struct dispatch *d,
+                    enum event_type type);
 
 /* One event read from a transition. */
 struct event_line {

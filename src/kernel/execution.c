@@ -139,8 +139,7 @@ enum verdict execution_finish(struct working_set *ws, const struct execution_fin
                               struct err *e)
 {
     struct execution *exec;
-    enum verdict v =
-        agent_owns_live(ws, &cmd->execution_id, cmd->agent_id, &cmd->lease, &exec, e);
+    enum verdict v = agent_owns_live(ws, &cmd->execution_id, cmd->agent_id, &cmd->lease, &exec, e);
 
     if (v != VERDICT_DONE)
         return v;

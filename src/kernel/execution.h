@@ -28,7 +28,8 @@ struct execution_cancellation {
 };
 void execution_cancel_names(struct working_set *ws, const struct execution_cancellation *cmd);
 MUST_USE
-enum verdict execution_cancel(struct working_set *ws, const struct execution_cancellation *cmd, struct err *e);
+enum verdict execution_cancel(struct working_set *ws, const struct execution_cancellation *cmd,
+                              struct err *e);
 
 /* The agent's final word. */
 struct execution_finish {
@@ -41,7 +42,8 @@ struct execution_finish {
 };
 void execution_finish_names(struct working_set *ws, const struct execution_finish *cmd);
 MUST_USE
-enum verdict execution_finish(struct working_set *ws, const struct execution_finish *cmd, struct err *e);
+enum verdict execution_finish(struct working_set *ws, const struct execution_finish *cmd,
+                              struct err *e);
 
 /* Ends it by the kernel's own decision: events execution.failed with the reason. */
 void execution_fail(struct working_set *ws, struct execution *exec, struct str reason);

@@ -30,7 +30,8 @@ enum verdict lease_owns(struct working_set *ws, struct execution *exec, const st
     if (uuid_eq(&exec->owner_dispatch, &ref->dispatch_id) ||
         (exec->dispatch != NULL && uuid_eq(&exec->dispatch->id, &ref->dispatch_id)))
         return REFUSE(e, ERR_LEASE_SUPERSEDED, "dispatch lease superseded");
-    /* An older dispatch of this execution is known and owns nothing; any other id was never ours to give. */
+    /* An older dispatch of this execution is known and owns nothing; any other id was never ours to
+     * give. */
     if (!ws_knows_dispatch(ws, &ref->dispatch_id)) {
         ws_need_dispatch(ws, &ref->dispatch_id);
         return VERDICT_NEED;

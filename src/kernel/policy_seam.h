@@ -21,6 +21,7 @@ struct policy_answer {
     struct str reason;      /* of a denial; absent otherwise */
 };
 
-void policy_decide(struct working_set *ws, const struct policy_question *q, struct policy_answer *out);
+void policy_decide(struct working_set *ws, const struct policy_question *q,
+                   struct policy_answer *out);
 
 #endif

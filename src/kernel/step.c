@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The rules of steps. The comments number the cases as docs/protocol.md does under "Deciding a submission". */
+ * The rules of steps. The comments number the cases as docs/protocol.md does under "Deciding a
+ * submission". */
 #include "kernel/step.h"
 
 #include "base/json.h"
@@ -85,7 +86,8 @@ static void begin_executing(struct working_set *ws, struct step *step, struct st
     answer_step(answer, DECISION_PROCEED, step);
 }
 
-/* The effect of an at_most_once step may have happened: nobody may run it again, in whatever disguise. */
+/* The effect of an at_most_once step may have happened: nobody may run it again, in whatever
+ * disguise. */
 static void fail_indeterminate(struct working_set *ws, struct step *step,
                                const struct call_key *call, struct step_answer *answer)
 {
@@ -128,7 +130,8 @@ static void answer_existing(struct working_set *ws, struct step *step,
             begin_executing(ws, step, answer);
         return;
     case STEP_PROPOSED:
-    case STEP_ALLOWED: /* approved, or the agent died before it ran: it never ran, so once is once */
+    case STEP_ALLOWED: /* approved, or the agent died before it ran: it never ran, so once is once
+                        */
         begin_executing(ws, step, answer);
         return;
     case STEP_AWAITING_APPROVAL:
@@ -209,8 +212,8 @@ static void decide_new(struct working_set *ws, struct execution *exec,
         deny_new(ws, step, policy.rule_id, policy.reason, answer);
 }
 
-/* The same request again under the same attempt: its answer was lost. It gets what the first one got, or what has become
- * of it; nothing is counted or recorded twice. */
+/* The same request again under the same attempt: its answer was lost. It gets what the first one
+ * got, or what has become of it; nothing is counted or recorded twice. */
 static enum verdict answer_repeat(struct working_set *ws, struct execution *exec,
                                   const struct step_submission *cmd, struct step_answer *answer,
                                   struct err *e)
@@ -236,8 +239,9 @@ static enum verdict answer_repeat(struct working_set *ws, struct execution *exec
     return VERDICT_DONE;
 }
 
-/* Under the first claim of a run each call that has a step was counted: one beyond the count is new, and the index need
- * not be asked. (A fork, whose copied steps nobody counted, must not start with claim 0.) */
+/* Under the first claim of a run each call that has a step was counted: one beyond the count is
+ * new, and the index need not be asked. (A fork, whose copied steps nobody counted, must not start
+ * with claim 0.) */
 static bool certainly_new(const struct working_set *ws, const struct execution *exec,
                           const struct hash *id)
 {
@@ -274,7 +278,8 @@ enum verdict step_submit(struct working_set *ws, const struct step_submission *c
     }
     step = ws_step(ws, &id);
     if (exec->owner == OWNER_ENDED && (step == NULL || !step_status_is_terminal(step->status))) {
-        answer->decision = DECISION_EXECUTION_BLOCKED; /* case 4: nothing starts under an ended delivery */
+        answer->decision =
+            DECISION_EXECUTION_BLOCKED; /* case 4: nothing starts under an ended delivery */
         return VERDICT_DONE;
     }
     lease_renew(ws, exec);
@@ -308,7 +313,8 @@ static enum verdict find_step(struct working_set *ws, struct execution *exec,
     return VERDICT_DONE;
 }
 
-/* An attempt that got a new step settled has made progress: the row of failed ones before it is broken. */
+/* An attempt that got a new step settled has made progress: the row of failed ones before it is
+ * broken. */
 static void note_progress(struct working_set *ws, struct execution *exec)
 {
     if (exec->dispatch == NULL || exec->dispatch->charged == 0 || exec->owner != OWNER_WORKING)

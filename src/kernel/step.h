@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Steps: submissions and their decisions (docs/protocol.md, "Deciding a submission"), outcomes, live deltas. */
+ * Steps: submissions and their decisions (docs/protocol.md, "Deciding a submission"), outcomes,
+ * live deltas. */
 #ifndef KERNEL_STEP_H
 #define KERNEL_STEP_H
 
@@ -12,7 +13,8 @@ struct step_submission {
     struct lease_ref lease;
     enum step_kind kind;
     struct str target;
-    struct str args; /* canonical JSON; what is stored and hashed, so that what was decided is what is shown */
+    struct str args; /* canonical JSON; what is stored and hashed, so that what was decided is what
+                        is shown */
     struct hash args_hash;
     struct str raw_args; /* byte for byte as it came; stored */
     enum idempotency idempotency;
@@ -23,7 +25,8 @@ struct step_answer {
     enum decision decision;
     bool has_step_id;
     struct hash step_id;
-    struct str result, error; /* JSON; absent: none. Arena of the set: copy before the group ends. */
+    struct str result,
+        error; /* JSON; absent: none. Arena of the set: copy before the group ends. */
     struct str reason, rule_id;
     bool decided;       /* the step is new: policy was asked, or overruled */
     bool usage_missing; /* an llm_call succeeded without token counts */
@@ -32,8 +35,8 @@ struct step_answer {
 /* Names what the rule will look at, so that it need not be asked twice. */
 void step_submit_names(struct working_set *ws, const struct step_submission *cmd);
 MUST_USE
-enum verdict step_submit(struct working_set *ws, const struct step_submission *cmd, struct step_answer *answer,
-                         struct err *e);
+enum verdict step_submit(struct working_set *ws, const struct step_submission *cmd,
+                         struct step_answer *answer, struct err *e);
 
 struct step_outcome {
     struct uuid execution_id;
@@ -41,16 +44,16 @@ struct step_outcome {
     struct lease_ref lease;
     struct hash step_id;
     bool failed;
-    struct str value; /* the result, or the error object: JSON text, byte for byte */
+    struct str value;   /* the result, or the error object: JSON text, byte for byte */
     struct usage usage; /* what the result carries; counts only when the step is an llm_call */
 };
 void step_settle_names(struct working_set *ws, const struct step_outcome *cmd);
 MUST_USE
-enum verdict step_settle(struct working_set *ws, const struct step_outcome *cmd, struct step_answer *answer,
-                         struct err *e);
+enum verdict step_settle(struct working_set *ws, const struct step_outcome *cmd,
+                         struct step_answer *answer, struct err *e);
 
-/* A piece of a step's live stream: recorded nowhere, but only the owner of an executing step may send one. Renews the
- * lease. */
+/* A piece of a step's live stream: recorded nowhere, but only the owner of an executing step may
+ * send one. Renews the lease. */
 struct step_delta {
     struct uuid execution_id;
     struct str agent_id;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The working set: identity maps, what is needed, what has changed. Memory: rows and what a header calls owned are
- * malloc'ed, since they may outlive the group; all else lives in the group's arena. */
+ * The working set: identity maps, what is needed, what has changed. Memory: rows and what a header
+ * calls owned are malloc'ed, since they may outlive the group; all else lives in the group's arena.
+ */
 #include "kernel/working_set_internal.h"
 
 #include <stdlib.h>
@@ -59,7 +60,8 @@ static void changes_clear(struct working_set *ws)
     c->retired.n = c->transitions.n = c->submissions.n = 0;
 }
 
-/* Facts that hold for one group alone: another process may change agents, and payload slices die with the arena. */
+/* Facts that hold for one group alone: another process may change agents, and payload slices die
+ * with the arena. */
 static void forget_group_facts(struct working_set *ws)
 {
     void *v;
@@ -142,7 +144,6 @@ static bool execution_stays(const struct working_set *ws, const struct execution
            exec->owner == OWNER_WORKING && exec->dispatch != NULL;
 }
 
-
 static void step_leaves(struct working_set *ws, struct step *step)
 {
     ws_step_left_live(step);
@@ -150,7 +151,8 @@ static void step_leaves(struct working_set *ws, struct step *step)
     step_free(step);
 }
 
-/* Terminal steps leave the set: their results may be large, and a replay finds them by the index. */
+/* Terminal steps leave the set: their results may be large, and a replay finds them by the index.
+ */
 static void end_group_steps(struct working_set *ws)
 {
     for (size_t i = 0; i < ws->group_steps.n; i++) {

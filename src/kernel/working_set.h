@@ -1,13 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What the rules see: the rows that a group of commands names, loaded by the store, changed by the rules, applied by the
- * store in one transaction. An identity map: a later command of the group sees what an earlier one changed. For each key
- * the set knows whether it was looked for, and then whether the row exists: a row that is not there is a fact.
+ * What the rules see: the rows that a group of commands names, loaded by the store, changed by the
+ * rules, applied by the store in one transaction. An identity map: a later command of the group
+ * sees what an earlier one changed. For each key the set knows whether it was looked for, and then
+ * whether the row exists: a row that is not there is a fact.
  *
- * One thread owns a set. It knows no database, no socket, no clock: the store fills `now` with each load.
+ * One thread owns a set. It knows no database, no socket, no clock: the store fills `now` with each
+ * load.
  *
- * Life of a group: commands name keys (ws_need_*) → the store loads them (ws_put_*, ws_put_absent_*) → rules decide (read with
- * ws_*, change through kernel/move.c and ws_touch_*) → the store applies ws->changes → ws_end_group. On SQLite rows of
- * leased executions stay in the set between groups (`keep_leased`), since the process is the only writer. */
+ * Life of a group: commands name keys (ws_need_*) → the store loads them (ws_put_*,
+ * ws_put_absent_*) → rules decide (read with ws_*, change through kernel/move.c and ws_touch_*) →
+ * the store applies ws->changes → ws_end_group. On SQLite rows of leased executions stay in the set
+ * between groups (`keep_leased`), since the process is the only writer. */
 #ifndef KERNEL_WORKING_SET_H
 #define KERNEL_WORKING_SET_H
 
@@ -22,8 +25,8 @@
 #include "domain/usage.h"
 #include "kernel/settings.h"
 
-/* `wall_us` is what is recorded. `lease_us` is the clock that leases run by: the monotonic one on SQLite; on Postgres both
- * are the database's clock. */
+/* `wall_us` is what is recorded. `lease_us` is the clock that leases run by: the monotonic one on
+ * SQLite; on Postgres both are the database's clock. */
 struct now {
     int64_t wall_us;
     int64_t lease_us;
@@ -35,11 +38,11 @@ struct agent {
     struct str id, webhook_url, secret;
     struct str previous_secret; /* absent, or still accepted until previous_secret_until */
     int64_t previous_secret_until;
-    struct str policy_bundle; /* absent: none */
+    struct str policy_bundle;                            /* absent: none */
     struct str description, input_schema, output_schema; /* absent: none. Schemas are JSON. */
-    int64_t lease_timeout_us; /* 0: the kernel's default */
+    int64_t lease_timeout_us;                            /* 0: the kernel's default */
     int64_t registered_at;
-    bool has_live;  /* meaningful when live_known: it has executions that are not terminal */
+    bool has_live; /* meaningful when live_known: it has executions that are not terminal */
     bool live_known;
     bool removed; /* deleted in this group */
     unsigned row;
@@ -59,8 +62,8 @@ struct dispatch {
     unsigned row;
 };
 
-/* Who may write: the attempt claimed last, until it is reclaimed. ENDED: blocking, suspending or parking ended the delivery
- * but not the ownership. */
+/* Who may write: the attempt claimed last, until it is reclaimed. ENDED: blocking, suspending or
+ * parking ended the delivery but not the ownership. */
 enum owner_state { OWNER_NONE, OWNER_WORKING, OWNER_ENDED };
 
 /* A counted submission of the current claim, by its call: occurrences = `count` so far. */
@@ -88,23 +91,26 @@ struct execution {
     struct uuid owner_dispatch;
     int64_t owner_attempt;
     int64_t lease_until; /* lease clock; meaningful while owner is WORKING */
-    struct buf indeterminate; /* owned: the struct call_key of each step that failed as indeterminate */
+    struct buf
+        indeterminate; /* owned: the struct call_key of each step that failed as indeterminate */
     struct dispatch *dispatch; /* the live one (queued, claimed, acked), or NULL; owned */
 
     /* Only in the group that writes them; borrowed from the command or the group's arena. */
     struct str input, output, state, failure_reason;
     struct str idempotency_key, created_by, on_behalf_of; /* set at creation alone */
 
-    struct map tallies;      /* call_key → struct tally, owned */
-    struct map keys;         /* 16-byte key hash → struct submission_key, owned */
-    bool tallies_complete;   /* all counts and keys of the current claim are here: one that is not is 0 */
-    struct step **live;      /* proposed, awaiting, allowed and executing steps in order of creation; array owned */
+    struct map tallies;    /* call_key → struct tally, owned */
+    struct map keys;       /* 16-byte key hash → struct submission_key, owned */
+    bool tallies_complete; /* all counts and keys of the current claim are here: one that is not is
+                              0 */
+    struct step **live;    /* proposed, awaiting, allowed and executing steps in order of creation;
+                              array owned */
     size_t n_live, cap_live;
-    bool live_known;         /* `live` is complete */
+    bool live_known;               /* `live` is complete */
     struct transition *transition; /* what this group appends to its log so far; group arena */
-    int64_t lease_shown;     /* the end that engine/lease_board.c shows to readers, wall; 0: none */
-    bool lease_changed;      /* lease_until was renewed in this group */
-    bool in_group;           /* it is on the working set's list of this group's rows */
+    int64_t lease_shown; /* the end that engine/lease_board.c shows to readers, wall; 0: none */
+    bool lease_changed;  /* lease_until was renewed in this group */
+    bool in_group;       /* it is on the working set's list of this group's rows */
     unsigned row;
 };
 
@@ -118,12 +124,13 @@ struct step {
     int64_t occurrence;
     enum step_status status;
     enum idempotency idempotency;
-    int64_t claim;        /* under which it was last told to proceed */
-    struct str args;      /* group: set when new */
-    struct str result;    /* group: loaded with a terminal step, or set by its outcome; absent: none. `null` is a value. */
-    struct str error;     /* group: likewise */
-    struct str rule_id;   /* group: of a denied step */
-    struct usage usage;   /* of a succeeded llm_call; both -1: none */
+    int64_t claim;      /* under which it was last told to proceed */
+    struct str args;    /* group: set when new */
+    struct str result;  /* group: loaded with a terminal step, or set by its outcome; absent: none.
+                           `null` is a value. */
+    struct str error;   /* group: likewise */
+    struct str rule_id; /* group: of a denied step */
+    struct usage usage; /* of a succeeded llm_call; both -1: none */
     int64_t created_at, started_at, completed_at; /* wall; 0: not yet */
     bool in_group;
     unsigned row;
@@ -149,10 +156,10 @@ struct submission {
 };
 
 /* A growing array of pointers or rows; zeroed is empty. */
-#define LIST(type)                                                                                                     \
-    struct {                                                                                                           \
-        type *at;                                                                                                      \
-        size_t n, cap;                                                                                                 \
+#define LIST(type)                                                                                 \
+    struct {                                                                                       \
+        type *at;                                                                                  \
+        size_t n, cap;                                                                             \
     }
 
 /* Keys that were named and are not loaded yet. */
@@ -187,8 +194,9 @@ struct changes {
     LIST(struct agent *) agents;
     LIST(struct execution *) executions; /* row != CLEAN, or lease_changed */
     LIST(struct step *) steps;
-    LIST(struct execution *) dispatches; /* executions whose dispatch row changed (also see retired) */
-    LIST(struct dispatch *) retired;     /* rows that stopped being live in this group; group arena */
+    LIST(struct execution *)
+    dispatches;                      /* executions whose dispatch row changed (also see retired) */
+    LIST(struct dispatch *) retired; /* rows that stopped being live in this group; group arena */
     LIST(struct transition *) transitions;
     LIST(struct submission) submissions;
 };
@@ -198,24 +206,26 @@ struct working_set {
     const struct kernel_settings *settings;
     struct uuid_gen *ids;
     struct prng *random;
-    bool keep_leased; /* SQLite: rows of leased executions outlive the group */
+    bool keep_leased;   /* SQLite: rows of leased executions outlive the group */
     struct arena arena; /* the group's; reset by ws_end_group */
     struct need need;
     struct changes changes;
     /* identity maps; values are rows, or a marker for "looked for, not there" */
     struct map agents, executions, request_keys, steps, dispatches;
-    /* rows and absences that this group brought in or changed: what ws_end_group looks at, so that a group costs the
-     * same however many leased rows the set holds */
+    /* rows and absences that this group brought in or changed: what ws_end_group looks at, so that
+     * a group costs the same however many leased rows the set holds */
     LIST(struct execution *) group_executions;
     LIST(struct step *) group_steps;
     LIST(struct uuid) absent_executions;
     LIST(struct hash) absent_steps;
 };
 
-void ws_init(struct working_set *ws, const struct kernel_settings *settings, struct uuid_gen *ids, struct prng *random);
+void ws_init(struct working_set *ws, const struct kernel_settings *settings, struct uuid_gen *ids,
+             struct prng *random);
 void ws_clear(struct working_set *ws); /* forgets every row and change: after a failed apply */
 void ws_free(struct working_set *ws);
-/* After the commit: rows become clean, payloads and the group's arena go; without keep_leased all rows go. */
+/* After the commit: rows become clean, payloads and the group's arena go; without keep_leased all
+ * rows go. */
 void ws_end_group(struct working_set *ws);
 bool ws_has_changes(const struct working_set *ws); /* something must be made durable */
 
@@ -223,20 +233,24 @@ bool ws_has_changes(const struct working_set *ws); /* something must be made dur
 void ws_need_agent(struct working_set *ws, struct str id, bool want_live);
 void ws_need_execution(struct working_set *ws, const struct uuid *id);
 void ws_need_request_key(struct working_set *ws, struct str agent_id, struct str idempotency_key);
-void ws_need_step(struct working_set *ws, const struct uuid *execution_id, const struct hash *step_id);
+void ws_need_step(struct working_set *ws, const struct uuid *execution_id,
+                  const struct hash *step_id);
 void ws_need_tally(struct working_set *ws, const struct tally_ref *ref);
 void ws_need_live_steps(struct working_set *ws, const struct uuid *execution_id);
 void ws_need_dispatch(struct working_set *ws, const struct uuid *dispatch_id);
 bool ws_has_needs(const struct working_set *ws);
 void ws_clear_needs(struct working_set *ws);
 
-/* ---- reading: ws_knows_* says whether the key was looked for; the row is NULL when it is not there ---- */
+/* ---- reading: ws_knows_* says whether the key was looked for; the row is NULL when it is not
+ * there ---- */
 bool ws_knows_agent(const struct working_set *ws, struct str id);
 struct agent *ws_agent(const struct working_set *ws, struct str id);
 bool ws_knows_execution(const struct working_set *ws, const struct uuid *id);
 struct execution *ws_execution(const struct working_set *ws, const struct uuid *id);
-bool ws_knows_request_key(const struct working_set *ws, struct str agent_id, struct str idempotency_key);
-MUST_USE bool ws_request_key(const struct working_set *ws, struct str agent_id, struct str idempotency_key,
+bool ws_knows_request_key(const struct working_set *ws, struct str agent_id,
+                          struct str idempotency_key);
+MUST_USE bool ws_request_key(const struct working_set *ws, struct str agent_id,
+                             struct str idempotency_key,
                              struct uuid *execution_id); /* false: no such execution */
 bool ws_knows_step(const struct working_set *ws, const struct hash *step_id);
 struct step *ws_step(const struct working_set *ws, const struct hash *step_id);
@@ -247,35 +261,45 @@ bool ws_knows_dispatch(const struct working_set *ws, const struct uuid *dispatch
 MUST_USE bool ws_dispatch_execution(const struct working_set *ws, const struct uuid *dispatch_id,
                                     struct uuid *execution_id); /* false: no such dispatch */
 
-/* ---- filling: the store alone. A row that the set has already is kept and returned as it is. ---- */
-struct agent *ws_put_agent(struct working_set *ws, const struct agent *row); /* strings are copied into the arena */
+/* ---- filling: the store alone. A row that the set has already is kept and returned as it is. ----
+ */
+struct agent *ws_put_agent(struct working_set *ws,
+                           const struct agent *row); /* strings are copied into the arena */
 void ws_put_absent_agent(struct working_set *ws, struct str id);
 /* `row` and `dispatch` (NULL: none live) are copied, agent_id and indeterminate too. */
-struct execution *ws_put_execution(struct working_set *ws, const struct execution *row, const struct dispatch *dispatch);
+struct execution *ws_put_execution(struct working_set *ws, const struct execution *row,
+                                   const struct dispatch *dispatch);
 void ws_put_absent_execution(struct working_set *ws, const struct uuid *id);
-void ws_put_request_key(struct working_set *ws, struct str agent_id, struct str key, const struct uuid *execution_id);
-/* `row` is copied; its target too; payload slices must live in ws->arena. Live steps join execution->live in key order. */
+void ws_put_request_key(struct working_set *ws, struct str agent_id, struct str key,
+                        const struct uuid *execution_id);
+/* `row` is copied; its target too; payload slices must live in ws->arena. Live steps join
+ * execution->live in key order. */
 struct step *ws_put_step(struct working_set *ws, const struct step *row);
 void ws_put_absent_step(struct working_set *ws, const struct hash *step_id);
-void ws_put_tally(struct execution *exec, const struct call_key *call, int64_t count); /* 0 is a fact */
-void ws_put_submission_key(struct execution *exec, const uint8_t key[16], const struct call_key *call,
-                           const struct hash *step_id);
+void ws_put_tally(struct execution *exec, const struct call_key *call,
+                  int64_t count); /* 0 is a fact */
+void ws_put_submission_key(struct execution *exec, const uint8_t key[16],
+                           const struct call_key *call, const struct hash *step_id);
 void ws_put_absent_submission_key(struct execution *exec, const uint8_t key[16]);
-void ws_put_dispatch(struct working_set *ws, const struct uuid *dispatch_id, const struct uuid *execution_id_or_null);
+void ws_put_dispatch(struct working_set *ws, const struct uuid *dispatch_id,
+                     const struct uuid *execution_id_or_null);
 
 /* ---- changing: kernel/ alone ---- */
 struct agent *ws_new_agent(struct working_set *ws, struct str id);
-struct execution *ws_new_execution(struct working_set *ws, const struct uuid *id, struct str agent_id);
+struct execution *ws_new_execution(struct working_set *ws, const struct uuid *id,
+                                   struct str agent_id);
 struct step *ws_new_step(struct working_set *ws, struct execution *exec, const struct hash *id);
-struct dispatch *ws_new_dispatch(struct working_set *ws, struct execution *exec, const struct uuid *id);
-void ws_retire_dispatch(struct working_set *ws, struct execution *exec); /* exec->dispatch becomes NULL */
+struct dispatch *ws_new_dispatch(struct working_set *ws, struct execution *exec,
+                                 const struct uuid *id);
+void ws_retire_dispatch(struct working_set *ws,
+                        struct execution *exec); /* exec->dispatch becomes NULL */
 void ws_touch_agent(struct working_set *ws, struct agent *agent);
 void ws_touch_execution(struct working_set *ws, struct execution *exec);
 void ws_touch_lease(struct working_set *ws, struct execution *exec);
 void ws_touch_step(struct working_set *ws, struct step *step);
 void ws_touch_dispatch(struct working_set *ws, struct execution *exec);
-void ws_count_submission(struct working_set *ws, struct execution *exec, const struct tally_ref *ref,
-                         const struct hash *step_id);
+void ws_count_submission(struct working_set *ws, struct execution *exec,
+                         const struct tally_ref *ref, const struct hash *step_id);
 void ws_clear_tallies(struct execution *exec); /* at a claim: all counts are 0 and known */
 void ws_step_left_live(struct step *step);     /* takes it off execution->live */
 /* The transition that this group writes for `exec` at the end of its log. */

@@ -28,8 +28,8 @@ bool ws_knows_request_key(const struct working_set *ws, struct str agent_id,
                           struct str idempotency_key)
 {
     struct buf scratch = {0};
-    bool known = map_get(&ws->request_keys,
-                         request_map_key(agent_id, idempotency_key, &scratch)) != NULL;
+    bool known =
+        map_get(&ws->request_keys, request_map_key(agent_id, idempotency_key, &scratch)) != NULL;
 
     buf_free(&scratch);
     return known;
@@ -39,8 +39,8 @@ bool ws_request_key(const struct working_set *ws, struct str agent_id, struct st
                     struct uuid *execution_id)
 {
     struct buf scratch = {0};
-    struct uuid *id = present(
-        map_get(&ws->request_keys, request_map_key(agent_id, idempotency_key, &scratch)));
+    struct uuid *id =
+        present(map_get(&ws->request_keys, request_map_key(agent_id, idempotency_key, &scratch)));
 
     buf_free(&scratch);
     if (id == NULL)

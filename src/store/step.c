@@ -24,10 +24,10 @@ static const struct db_sql SQL_STEP_LOAD = {
 };
 static const struct db_sql SQL_STEP_LIVE = {
     .name = "step_live",
-    .sqlite = "SELECT " LOAD_COLUMNS
-              " FROM steps s INDEXED BY steps_live WHERE s.completed_at IS NULL"
-              " AND s.execution_key = (SELECT key FROM executions WHERE id = $1)"
-              " AND s.status IN " LIVE_STEP_STATUSES,
+    .sqlite =
+        "SELECT " LOAD_COLUMNS " FROM steps s INDEXED BY steps_live WHERE s.completed_at IS NULL"
+        " AND s.execution_key = (SELECT key FROM executions WHERE id = $1)"
+        " AND s.status IN " LIVE_STEP_STATUSES,
     .postgres =
         "SELECT u.ord, " LOAD_COLUMNS " FROM unnest($1::bytea[]) WITH ORDINALITY u (id, ord)"
         " JOIN executions e ON e.id = u.id JOIN steps s ON s.execution_key = e.key"

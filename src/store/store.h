@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The only door to the database: load a working set, apply its changes, and the reads that the API serves. It decides
- * nothing. Below it db.h has two drivers, SQLite and Postgres; above it nobody knows which one runs.
+ * The only door to the database: load a working set, apply its changes, and the reads that the API
+ * serves. It decides nothing. Below it db.h has two drivers, SQLite and Postgres; above it nobody
+ * knows which one runs.
  *
- * Threads: a `struct store` is shared and constant. A writer belongs to one executor thread, a reader to one thread. */
+ * Threads: a `struct store` is shared and constant. A writer belongs to one executor thread, a
+ * reader to one thread. */
 #ifndef STORE_STORE_H
 #define STORE_STORE_H
 
@@ -13,43 +15,49 @@ struct store_writer;
 struct store_reader;
 
 struct store_options {
-    const char *url; /* sqlite:///absolute/path, sqlite://relative, postgres://… (libpq's own syntax), or
-                        "memory:" (a database file in a private temporary folder, without syncs, gone at close) */
+    const char *url; /* sqlite:///absolute/path, sqlite://relative, postgres://… (libpq's own
+                        syntax), or "memory:" (a database file in a private temporary folder,
+                        without syncs, gone at close) */
 };
 
-/* Opens, takes the lock against a second process (SQLite: on a file beside the database and on the database itself;
- * ERR_CONFLICT with a clear message when another kernel holds it), and applies the migrations that are missing, in a
- * transaction under a lock (several kernels may start at once). A database newer than this program is refused
- * (ERR_CONFLICT). */
+/* Opens, takes the lock against a second process (SQLite: on a file beside the database and on the
+ * database itself; ERR_CONFLICT with a clear message when another kernel holds it), and applies the
+ * migrations that are missing, in a transaction under a lock (several kernels may start at once). A
+ * database newer than this program is refused (ERR_CONFLICT). */
 struct store *store_open(const struct store_options *opt, struct err *e);
 void store_close(struct store *s); /* after all writers and readers; SQLite: checkpoints the WAL */
-bool store_is_sqlite(const struct store *s); /* one writer; its working set keeps leased rows, leases are monotonic */
-/* Postgres: true when no other kernel was alive on this database as this one opened it (a session-level advisory lock on a
- * connection of its own, held until close). SQLite: always true. */
+bool store_is_sqlite(const struct store *s); /* one writer; its working set keeps leased rows,
+                                                leases are monotonic */
+/* Postgres: true when no other kernel was alive on this database as this one opened it (a
+ * session-level advisory lock on a connection of its own, held until close). SQLite: always true.
+ */
 bool store_was_alone(const struct store *s);
 
 /* ---- writing ---- */
 struct store_writer *store_writer_open(struct store *s, struct err *e);
 void store_writer_close(struct store_writer *w);
-/* Begins the transaction unless one is open, sets ws->now, and loads everything in ws->need (and clears it). On Postgres
- * rows are locked as they load, in this order: agents by id, executions by id (FOR NO KEY UPDATE); all else belongs to an
- * execution and needs no lock. A constant number of round trips whatever the size of the group.
- * ERR_UNAVAILABLE: the database cannot be reached or read; ERR_STORE_RACE: deadlock or serialization failure. After an
- * error the caller abandons. */
+/* Begins the transaction unless one is open, sets ws->now, and loads everything in ws->need (and
+ * clears it). On Postgres rows are locked as they load, in this order: agents by id, executions by
+ * id (FOR NO KEY UPDATE); all else belongs to an execution and needs no lock. A constant number of
+ * round trips whatever the size of the group. ERR_UNAVAILABLE: the database cannot be reached or
+ * read; ERR_STORE_RACE: deadlock or serialization failure. After an error the caller abandons. */
 MUST_USE bool store_load(struct store_writer *w, struct working_set *ws, struct err *e);
-/* Applies ws->changes and commits with full durability. With no changes it just ends the transaction.
- * True: durable. False: nothing is, except when *unknown is set: the connection broke during the commit and the
- * transaction's fate could not be learnt (a driver first asks for it for up to 5 s). ERR_STORE_RACE: a unique key,
- * a deadlock: load and decide again. ERR_UNAVAILABLE: disk full, I/O error, connection gone. SQLite also when its file
- * is no longer in its place, seen within a second. The transaction is over in every case; the caller then calls
- * ws_end_group or ws_clear. */
-MUST_USE bool store_commit(struct store_writer *w, struct working_set *ws, bool *unknown, struct err *e);
+/* Applies ws->changes and commits with full durability. With no changes it just ends the
+ * transaction. True: durable. False: nothing is, except when *unknown is set: the connection broke
+ * during the commit and the transaction's fate could not be learnt (a driver first asks for it for
+ * up to 5 s). ERR_STORE_RACE: a unique key, a deadlock: load and decide again. ERR_UNAVAILABLE:
+ * disk full, I/O error, connection gone. SQLite also when its file is no longer in its place, seen
+ * within a second. The transaction is over in every case; the caller then calls ws_end_group or
+ * ws_clear. */
+MUST_USE bool store_commit(struct store_writer *w, struct working_set *ws, bool *unknown,
+                           struct err *e);
 void store_abandon(struct store_writer *w); /* rolls back if a transaction is open */
-/* Makes a broken writer usable again: reopens the handle or connection and proves with a small durable write that the
- * database takes one. Called now and then while the store is unavailable. */
+/* Makes a broken writer usable again: reopens the handle or connection and proves with a small
+ * durable write that the database takes one. Called now and then while the store is unavailable. */
 MUST_USE bool store_writer_recover(struct store_writer *w, struct err *e);
 
-/* ---- what background work looks for. Read with a reader; the rule that acts on it checks again under the lock. ---- */
+/* ---- what background work looks for. Read with a reader; the rule that acts on it checks again
+ * under the lock. ---- */
 struct due_dispatch {
     struct uuid execution_id, dispatch_id;
     struct str agent_id;
@@ -58,22 +66,26 @@ struct agent_cap { /* deliveries that an agent may still be given now */
     struct str agent_id;
     int64_t room;
 };
-/* Queued dispatches with due_at <= now (wall clock of the store), oldest due first, at most `limit`, per agent at most its
- * `room` (agents not listed: default_room). *next_due is the earliest due_at after now, 0 for none, of any agent with
- * room. Costs in proportion to the agents with queued dispatches, never to the backlog of one. */
-MUST_USE bool store_due_dispatches(struct store_reader *r, const struct agent_cap *caps, size_t n_caps, int64_t default_room,
-                                   size_t limit, struct arena *a, struct due_dispatch **out, size_t *n, int64_t *now_us,
-                                   int64_t *next_due, struct err *e);
-/* Executions that hold an expired lease. SQLite: reads the set itself (leases live there); Postgres: asks the database.
- * Called on the executor's thread between groups. */
-MUST_USE bool store_expired_leases(struct store_writer *w, struct working_set *ws, size_t limit, struct arena *a,
+/* Queued dispatches with due_at <= now (wall clock of the store), oldest due first, at most
+ * `limit`, per agent at most its `room` (agents not listed: default_room). *next_due is the
+ * earliest due_at after now, 0 for none, of any agent with room. Costs in proportion to the agents
+ * with queued dispatches, never to the backlog of one. */
+MUST_USE bool store_due_dispatches(struct store_reader *r, const struct agent_cap *caps,
+                                   size_t n_caps, int64_t default_room, size_t limit,
+                                   struct arena *a, struct due_dispatch **out, size_t *n,
+                                   int64_t *now_us, int64_t *next_due, struct err *e);
+/* Executions that hold an expired lease. SQLite: reads the set itself (leases live there);
+ * Postgres: asks the database. Called on the executor's thread between groups. */
+MUST_USE bool store_expired_leases(struct store_writer *w, struct working_set *ws, size_t limit,
+                                   struct arena *a, struct uuid **out, size_t *n, struct err *e);
+/* Live executions whose deadline has passed; executions with a claimed or acked dispatch, after
+ * `after` by id. */
+MUST_USE bool store_past_deadlines(struct store_reader *r, size_t limit, struct arena *a,
                                    struct uuid **out, size_t *n, struct err *e);
-/* Live executions whose deadline has passed; executions with a claimed or acked dispatch, after `after` by id. */
-MUST_USE bool store_past_deadlines(struct store_reader *r, size_t limit, struct arena *a, struct uuid **out, size_t *n,
-                                   struct err *e);
-MUST_USE bool store_leased(struct store_reader *r, const struct uuid *after, size_t limit, struct arena *a,
-                           struct uuid **out, size_t *n, struct err *e);
-/* Housekeeping in one small slice of a few milliseconds (old submission counts, on Postgres nothing). *more: call again. */
+MUST_USE bool store_leased(struct store_reader *r, const struct uuid *after, size_t limit,
+                           struct arena *a, struct uuid **out, size_t *n, struct err *e);
+/* Housekeeping in one small slice of a few milliseconds (old submission counts, on Postgres
+ * nothing). *more: call again. */
 MUST_USE bool store_tidy(struct store_writer *w, struct working_set *ws, bool *more, struct err *e);
 
 /* ---- reading, for the API. Slices live in the arena. Absent: p NULL; times 0: not set. ---- */
@@ -83,7 +95,8 @@ MUST_USE bool store_ping(struct store_reader *r, struct err *e);
 
 struct execution_view {
     struct uuid id;
-    struct str agent_id, status, input, output, failure_reason, idempotency_key, created_by, on_behalf_of;
+    struct str agent_id, status, input, output, failure_reason, idempotency_key, created_by,
+        on_behalf_of;
     int64_t created_at, updated_at, deadline_at; /* updated_at: of the last event */
     int64_t last_seq;
     /* what it waits for: its live dispatch, if any */
@@ -97,22 +110,25 @@ MUST_USE bool store_read_execution(struct store_reader *r, const struct uuid *id
                                    struct execution_view *out, bool *found, struct err *e);
 struct execution_filter {
     struct str agent_id, status, session; /* absent: any. session matches nothing in this version */
-    struct uuid low, high;                /* ids in [low, high]: from a prefix; all: 00… and ff… */
-    const struct uuid *before;            /* keyset: ids smaller than this; NULL: from the newest */
+    struct uuid low, high;     /* ids in [low, high]: from a prefix; all: 00… and ff… */
+    const struct uuid *before; /* keyset: ids smaller than this; NULL: from the newest */
     size_t limit;
     size_t max_bytes; /* of inputs and outputs, about, but at least one row; 0: any */
 };
-MUST_USE bool store_list_executions(struct store_reader *r, const struct execution_filter *f, struct arena *a,
-                                    struct execution_view **out, size_t *n, struct err *e);
+MUST_USE bool store_list_executions(struct store_reader *r, const struct execution_filter *f,
+                                    struct arena *a, struct execution_view **out, size_t *n,
+                                    struct err *e);
 
 struct event_row { /* one transition; see kernel/event.h */
     int64_t first_seq, count, occurred_at;
     struct str body;
 };
-/* Transitions that hold an event after after_seq, in order, at most limit of them and about max_bytes. *found false: no
- * such execution. *terminal and *last_seq are of the same snapshot as the rows. */
-MUST_USE bool store_read_events(struct store_reader *r, const struct uuid *execution_id, int64_t after_seq, size_t limit,
-                                size_t max_bytes, struct arena *a, struct event_row **out, size_t *n, int64_t *last_seq,
+/* Transitions that hold an event after after_seq, in order, at most limit of them and about
+ * max_bytes. *found false: no such execution. *terminal and *last_seq are of the same snapshot as
+ * the rows. */
+MUST_USE bool store_read_events(struct store_reader *r, const struct uuid *execution_id,
+                                int64_t after_seq, size_t limit, size_t max_bytes, struct arena *a,
+                                struct event_row **out, size_t *n, int64_t *last_seq,
                                 bool *terminal, bool *found, struct err *e);
 
 struct step_view {
@@ -123,34 +139,41 @@ struct step_view {
     int64_t occurrence, started_at, completed_at;
     struct usage usage;
 };
-MUST_USE bool store_read_step(struct store_reader *r, const struct uuid *execution_id, const struct hash *step_id,
-                              struct arena *a, struct step_view *out, bool *found, struct err *e);
-/* Steps with key > after_key in order of creation; status absent: all, "terminal": the four terminal ones. At most limit
- * rows and about max_bytes (but at least one). */
-MUST_USE bool store_read_steps(struct store_reader *r, const struct uuid *execution_id, struct str status, int64_t after_key,
-                               size_t limit, size_t max_bytes, struct arena *a, struct step_view **out, size_t *n,
-                               struct err *e);
+MUST_USE bool store_read_step(struct store_reader *r, const struct uuid *execution_id,
+                              const struct hash *step_id, struct arena *a, struct step_view *out,
+                              bool *found, struct err *e);
+/* Steps with key > after_key in order of creation; status absent: all, "terminal": the four
+ * terminal ones. At most limit rows and about max_bytes (but at least one). */
+MUST_USE bool store_read_steps(struct store_reader *r, const struct uuid *execution_id,
+                               struct str status, int64_t after_key, size_t limit, size_t max_bytes,
+                               struct arena *a, struct step_view **out, size_t *n, struct err *e);
 
 struct agent_view {
-    struct str id, webhook_url, secret, previous_secret, policy_bundle, description, input_schema, output_schema;
+    struct str id, webhook_url, secret, previous_secret, policy_bundle, description, input_schema,
+        output_schema;
     int64_t previous_secret_until, lease_timeout_us, registered_at;
 };
-MUST_USE bool store_read_agent(struct store_reader *r, struct str id, struct arena *a, struct agent_view *out, bool *found,
-                               struct err *e);
-MUST_USE bool store_list_agents(struct store_reader *r, struct arena *a, struct agent_view **out, size_t *n, struct err *e);
+MUST_USE bool store_read_agent(struct store_reader *r, struct str id, struct arena *a,
+                               struct agent_view *out, bool *found, struct err *e);
+MUST_USE bool store_list_agents(struct store_reader *r, struct arena *a, struct agent_view **out,
+                                size_t *n, struct err *e);
 /* Queued dispatches, for the queue_depth metric. */
 MUST_USE bool store_queue_depth(struct store_reader *r, int64_t *out, struct err *e);
 
-/* ---- across replicas (Postgres; on SQLite notify does nothing and listen never returns anything) ---- */
+/* ---- across replicas (Postgres; on SQLite notify does nothing and listen never returns anything)
+ * ---- */
 struct store_note {
-    char kind; /* 'd': dispatches may be due; 'e': new events of `id`; 'a': an agent changed; 's': somebody reads
-                  the live stream of `id`; 'x': a delta of it. Notes are sent in order, equal ones once. */
+    char kind; /* 'd': dispatches may be due; 'e': new events of `id`; 'a': an agent changed; 's':
+                  somebody reads the live stream of `id`; 'x': a delta of it. Notes are sent in
+                  order, equal ones once. */
     struct uuid id;
-    struct str text;   /* the agent's id for 'a' */
+    struct str text; /* the agent's id for 'a' */
 };
 /* Coalesced hints; on a connection of their own, never inside a write transaction. */
-void store_notify(struct store *s, const struct store_note *notes, size_t n); /* any thread; drops when the link is down */
+void store_notify(struct store *s, const struct store_note *notes,
+                  size_t n); /* any thread; drops when the link is down */
 /* Waits up to timeout for a note of another kernel. One thread. False: nothing came. */
-MUST_USE bool store_listen(struct store *s, int64_t timeout_us, struct arena *a, struct store_note *out);
+MUST_USE bool store_listen(struct store *s, int64_t timeout_us, struct arena *a,
+                           struct store_note *out);
 
 #endif

@@ -57,7 +57,8 @@ static void test_addresses(void **state)
     (void)state;
     for (size_t i = 0; i < COUNT(cases); i++) {
         CHECKF(allowed(cases[i].address, true) == cases[i].with_private, "%s", cases[i].address);
-        CHECKF(allowed(cases[i].address, false) == cases[i].without, "%s, private off", cases[i].address);
+        CHECKF(allowed(cases[i].address, false) == cases[i].without, "%s, private off",
+               cases[i].address);
     }
 }
 

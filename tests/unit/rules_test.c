@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Rules that tell by tables better than by chance: how deliveries are charged, spaced and given up; what events say and in
- * which order; cancels with many steps. Under a fake clock, on the store in memory, with leases in the set and stored. */
+ * Rules that tell by tables better than by chance: how deliveries are charged, spaced and given up;
+ * what events say and in which order; cancels with many steps. Under a fake clock, on the store in
+ * memory, with leases in the set and stored. */
 #include "support/check.h"
 
 #include "base/clock.h"
@@ -92,7 +93,8 @@ static void delivered(struct world *w, bool acked)
 {
     struct command cmd = {.type = COMMAND_DELIVERED};
 
-    cmd.in.delivery.ref = (struct dispatch_ref){w->id, row(w)->dispatch.id, row(w)->dispatch.attempt};
+    cmd.in.delivery.ref =
+        (struct dispatch_ref){w->id, row(w)->dispatch.id, row(w)->dispatch.attempt};
     cmd.in.delivery.acked = acked;
     decide(w, &cmd);
 }
@@ -154,7 +156,8 @@ static struct str log_types(struct world *w)
     struct str out;
 
     for (size_t i = 0; i < row(w)->events.n; i++) {
-        struct event_reader r = {.body = str_make(row(w)->events.at[i].body, row(w)->events.at[i].n)};
+        struct event_reader r = {.body =
+                                     str_make(row(w)->events.at[i].body, row(w)->events.at[i].n)};
         struct event_line line;
 
         while (event_next(&r, &scratch, &line)) {
@@ -183,11 +186,12 @@ static void test_order_of_a_plain_run(void **state)
     delivered(&w, true);
     step = submit(&w, 1, DECISION_PROCEED);
     settle(&w, &step);
-    done.in.finish = (struct execution_finish){w.id, STR("a"), lease(&w), false, STR("7"), STR_NONE, STR_NONE};
+    done.in.finish =
+        (struct execution_finish){w.id, STR("a"), lease(&w), false, STR("7"), STR_NONE, STR_NONE};
     decide(&w, &done);
-    CHECK_STR(log_types(&w),
-              STR("execution.created execution.started dispatch.queued dispatch.acked step.proposed step.allowed "
-                  "step.executing step.succeeded execution.completed"));
+    CHECK_STR(log_types(&w), STR("execution.created execution.started dispatch.queued "
+                                 "dispatch.acked step.proposed step.allowed "
+                                 "step.executing step.succeeded execution.completed"));
     world_free(&w);
 }
 
@@ -201,8 +205,10 @@ static void test_a_call_stands_for_the_ack(void **state)
     submit(&w, 1, DECISION_PROCEED);
     delivered(&w, false); /* too late: the agent is at work */
     assert_int_equal(row(&w)->dispatch.status, DISPATCH_ACKED);
-    CHECK_STR(log_types(&w), STR("execution.created execution.started dispatch.queued dispatch.acked step.proposed "
-                                 "step.allowed step.executing"));
+    CHECK_STR(
+        log_types(&w),
+        STR("execution.created execution.started dispatch.queued dispatch.acked step.proposed "
+            "step.allowed step.executing"));
     world_free(&w);
 }
 
@@ -229,8 +235,10 @@ static void test_back_off_grows_and_is_bounded(void **state)
                 longest = row(&w)->dispatch.due_at - w.m.wall_us;
             world_free(&w);
         }
-        CHECKF(longest <= most_s[n] * US_PER_S, "after %zu failures: %lld us", n + 1, (long long)longest);
-        CHECKF(longest > most_s[n] * US_PER_S / 2, "after %zu failures never over half: %lld us", n + 1, (long long)longest);
+        CHECKF(longest <= most_s[n] * US_PER_S, "after %zu failures: %lld us", n + 1,
+               (long long)longest);
+        CHECKF(longest > most_s[n] * US_PER_S / 2, "after %zu failures never over half: %lld us",
+               n + 1, (long long)longest);
     }
 }
 
@@ -248,8 +256,10 @@ static void test_a_maximum_by_hand_is_kept(void **state)
         delivered(&w, false);
     }
     assert_int_equal(row(&w)->status, EXECUTION_FAILED);
-    CHECK_STR(log_types(&w), STR("execution.created execution.started dispatch.queued dispatch.failed dispatch.failed "
-                                 "dispatch.failed execution.failed"));
+    CHECK_STR(
+        log_types(&w),
+        STR("execution.created execution.started dispatch.queued dispatch.failed dispatch.failed "
+            "dispatch.failed execution.failed"));
     world_free(&w);
 }
 
@@ -369,14 +379,16 @@ static void test_a_foreign_dispatch_is_told_from_an_old_one(void **state)
     beat.in.lease = (struct lease_call){w.id, STR("b"), lease(&w)};
     decide(&w, &beat);
     assert_int_equal(beat.err.code, ERR_FORBIDDEN);
-    beat.in.lease = (struct lease_call){w.id, STR("a"), {lease(&w).dispatch_id, 2}}; /* from the future */
+    beat.in.lease =
+        (struct lease_call){w.id, STR("a"), {lease(&w).dispatch_id, 2}}; /* from the future */
     decide(&w, &beat);
     assert_int_equal(beat.err.code, ERR_LEASE_SUPERSEDED);
     world_free(&w);
     world_free(&other);
 }
 
-/* A cancel of a thousand running steps: in order of creation, in rows of bounded size, and exactly once each. */
+/* A cancel of a thousand running steps: in order of creation, in rows of bounded size, and exactly
+ * once each. */
 static void test_cancel_of_many_steps(void **state)
 {
     (void)state;
@@ -396,7 +408,8 @@ static void test_cancel_of_many_steps(void **state)
         decide(&w, &cancel);
         assert_int_equal(cancel.verdict, VERDICT_DONE);
         for (size_t i = 0; i < row(&w)->events.n; i++) {
-            struct event_reader r = {.body = str_make(row(&w)->events.at[i].body, row(&w)->events.at[i].n)};
+            struct event_reader r = {
+                .body = str_make(row(&w)->events.at[i].body, row(&w)->events.at[i].n)};
             struct event_line line;
 
             assert_true(row(&w)->events.at[i].count <= 256);
@@ -422,8 +435,10 @@ static void test_events_read_back(void **state)
 {
     struct buf scratch = {0};
     struct event_line line;
-    struct event_reader r = {.body = STR("step.proposed\t\"a\":1\nstep.allowed\t&,\"b\":2\nexecution.completed\t\"output\":@\n"),
-                             .output = STR("[1,2]")};
+    struct event_reader r = {
+        .body = STR(
+            "step.proposed\t\"a\":1\nstep.allowed\t&,\"b\":2\nexecution.completed\t\"output\":@\n"),
+        .output = STR("[1,2]")};
 
     (void)state;
     assert_true(event_needs_output(r.body));

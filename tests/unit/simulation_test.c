@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A deterministic simulation of the kernel: the real rules, a fake clock, a store in memory, and random schedules of agents that
- * crash, stall, repeat themselves and race, of kernels that are killed and of commits that fail. After every group the
- * guarantees of the model are checked against what the simulation itself knows.
+ * A deterministic simulation of the kernel: the real rules, a fake clock, a store in memory, and
+ * random schedules of agents that crash, stall, repeat themselves and race, of kernels that are
+ * killed and of commits that fail. After every group the guarantees of the model are checked
+ * against what the simulation itself knows.
  *
  *   SIM_SEED=n build/tests/unit/simulation_test     reruns one schedule
  *   SIM_RUNS=n …                                    runs that many (default 3000) */
@@ -16,7 +17,15 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { EXECUTIONS = 3, CALLS = 6, BLOCKS_MAX = 4, BLOCK_MAX = 3, HANDLERS = 8, FLIGHTS = 8, TICKS = 160 };
+enum {
+    EXECUTIONS = 3,
+    CALLS = 6,
+    BLOCKS_MAX = 4,
+    BLOCK_MAX = 3,
+    HANDLERS = 8,
+    FLIGHTS = 8,
+    TICKS = 160
+};
 
 #define GUARANTEE(sim, cond, ...)                                                                  \
     do {                                                                                           \
@@ -30,18 +39,23 @@ enum { EXECUTIONS = 3, CALLS = 6, BLOCKS_MAX = 4, BLOCK_MAX = 3, HANDLERS = 8, F
         }                                                                                          \
     } while (0)
 
-/* What an agent's program may call. Some are equal in all but their spelling or differ only in their arguments. */
+/* What an agent's program may call. Some are equal in all but their spelling or differ only in
+ * their arguments. */
 static const struct {
     enum step_kind kind;
     const char *target, *args;
     enum idempotency idempotency;
 } PALETTE[CALLS] = {
-    {KIND_TOOL_CALL, "send", "{\"to\":1}", AT_MOST_ONCE},   {KIND_TOOL_CALL, "read", "{\"p\":1}", SAFE_TO_RETRY},
-    {KIND_TOOL_CALL, "read", "{\"p\":2}", SAFE_TO_RETRY},   {KIND_LOCAL, "read", "{\"p\":1}", SAFE_TO_RETRY},
-    {KIND_LLM_CALL, "model", "null", SAFE_TO_RETRY},        {KIND_TOOL_CALL, "pay", "{}", AT_MOST_ONCE},
+    {KIND_TOOL_CALL, "send", "{\"to\":1}", AT_MOST_ONCE},
+    {KIND_TOOL_CALL, "read", "{\"p\":1}", SAFE_TO_RETRY},
+    {KIND_TOOL_CALL, "read", "{\"p\":2}", SAFE_TO_RETRY},
+    {KIND_LOCAL, "read", "{\"p\":1}", SAFE_TO_RETRY},
+    {KIND_LLM_CALL, "model", "null", SAFE_TO_RETRY},
+    {KIND_TOOL_CALL, "pay", "{}", AT_MOST_ONCE},
 };
 
-/* A program: blocks of calls. The calls of a block run beside each other, so their order may differ each time. */
+/* A program: blocks of calls. The calls of a block run beside each other, so their order may differ
+ * each time. */
 struct program {
     int blocks, size[BLOCKS_MAX];
     int call[BLOCKS_MAX][BLOCK_MAX];
@@ -155,7 +169,8 @@ static void note_terminal(struct sim *s, const struct memory_step *step)
     if (asprintf(&now, "%d|%s|%s", step->status, step->result == NULL ? "-" : step->result,
                  step->error == NULL ? "-" : step->error) < 0)
         abort();
-    GUARANTEE(s, was == NULL || strcmp(was, now) == 0, "a terminal step changed: %s to %s", was, now);
+    GUARANTEE(s, was == NULL || strcmp(was, now) == 0, "a terminal step changed: %s to %s", was,
+              now);
     if (was == NULL)
         map_put(&s->terminal, key, now);
     else
@@ -169,10 +184,14 @@ static int step_after(struct sim *s, int from, struct str type)
         const char *type;
         int from, to;
     } MOVES[] = {
-        {"step.proposed", -1, STEP_PROPOSED},       {"step.allowed", STEP_PROPOSED, STEP_ALLOWED},
-        {"step.denied", STEP_PROPOSED, STEP_DENIED}, {"step.executing", STEP_ALLOWED, STEP_EXECUTING},
-        {"step.executing", STEP_EXECUTING, STEP_EXECUTING}, {"step.succeeded", STEP_EXECUTING, STEP_SUCCEEDED},
-        {"step.failed", STEP_EXECUTING, STEP_FAILED}, {"step.cancelled", STEP_EXECUTING, STEP_CANCELLED},
+        {"step.proposed", -1, STEP_PROPOSED},
+        {"step.allowed", STEP_PROPOSED, STEP_ALLOWED},
+        {"step.denied", STEP_PROPOSED, STEP_DENIED},
+        {"step.executing", STEP_ALLOWED, STEP_EXECUTING},
+        {"step.executing", STEP_EXECUTING, STEP_EXECUTING},
+        {"step.succeeded", STEP_EXECUTING, STEP_SUCCEEDED},
+        {"step.failed", STEP_EXECUTING, STEP_FAILED},
+        {"step.cancelled", STEP_EXECUTING, STEP_CANCELLED},
     };
 
     for (size_t i = 0; i < COUNT(MOVES); i++)
@@ -188,8 +207,8 @@ static bool is_end(struct str type)
            str_eq(type, STR("execution.cancelled"));
 }
 
-/* Reads the whole log anew: no gaps, legal moves, nothing but the ending transition's own events after an end, and rows
- * that agree with it. */
+/* Reads the whole log anew: no gaps, legal moves, nothing but the ending transition's own events
+ * after an end, and rows that agree with it. */
 static void check_log(struct sim *s, const struct memory_execution *x)
 {
     struct map steps = {0};
@@ -209,8 +228,11 @@ static void check_log(struct sim *s, const struct memory_execution *x)
             struct str id;
 
             seq++;
-            GUARANTEE(s, json_check(line.payload, &e), "payload is not JSON: %.*s", STR_ARG(line.payload));
-            GUARANTEE(s, end_row < 0 || end_row == (int64_t)i || str_eq(line.type, STR("dispatch.discarded")),
+            GUARANTEE(s, json_check(line.payload, &e), "payload is not JSON: %.*s",
+                      STR_ARG(line.payload));
+            GUARANTEE(s,
+                      end_row < 0 || end_row == (int64_t)i ||
+                          str_eq(line.type, STR("dispatch.discarded")),
                       "%.*s after the end", STR_ARG(line.type));
             if (is_end(line.type))
                 end_row = (int64_t)i;
@@ -224,14 +246,16 @@ static void check_log(struct sim *s, const struct memory_execution *x)
         GUARANTEE(s, seq == first + x->events.at[i].count - 1, "a transition miscounts its events");
     }
     GUARANTEE(s, seq == x->last_seq, "last_seq");
-    GUARANTEE(s, (end_row >= 0) == execution_status_is_terminal(x->status), "the log and the row disagree on the end");
+    GUARANTEE(s, (end_row >= 0) == execution_status_is_terminal(x->status),
+              "the log and the row disagree on the end");
     for (size_t i = 0; (v = map_next_key(&steps, &i, &key)) != NULL;) {
         struct hash id;
         const struct memory_step *step;
 
         assert_true(hash_parse(str_slice(key, 1, key.n - 1), &id));
         step = memory_step(&s->m, &id);
-        GUARANTEE(s, step != NULL && (intptr_t)v == (intptr_t)step->status + 1, "a step and its events disagree");
+        GUARANTEE(s, step != NULL && (intptr_t)v == (intptr_t)step->status + 1,
+                  "a step and its events disagree");
     }
     map_free(&steps);
     buf_free(&scratch);
@@ -262,7 +286,8 @@ static void check_all(struct sim *s)
 static void check_owner(struct sim *s, const struct shadow *sh, const struct lease_ref *lease,
                         const struct command *cmd)
 {
-    bool owns = sh->owned && uuid_eq(&sh->dispatch, &lease->dispatch_id) && sh->attempt == lease->attempt;
+    bool owns =
+        sh->owned && uuid_eq(&sh->dispatch, &lease->dispatch_id) && sh->attempt == lease->attempt;
     bool superseded = cmd->verdict == VERDICT_REFUSED && cmd->err.code == ERR_LEASE_SUPERSEDED;
 
     if (execution_status_is_terminal(memory_execution(&s->m, &sh->id)->status) && !owns)
@@ -304,7 +329,8 @@ static struct command agent_command(struct sim *s, const struct handler *h, enum
     return cmd;
 }
 
-/* Runs one command in a group, sometimes beside a command of a client. False: the commit was lost, nothing happened. */
+/* Runs one command in a group, sometimes beside a command of a client. False: the commit was lost,
+ * nothing happened. */
 static bool run_one(struct sim *s, struct command *cmd)
 {
     struct command cancel = {.type = COMMAND_CANCEL}, beat = {.type = COMMAND_RECLAIM};
@@ -317,7 +343,8 @@ static bool run_one(struct sim *s, struct command *cmd)
     cancel.in.cancel.execution_id = s->x[victim].id;
     beat.in.reclaim = s->x[victim].id;
     if (cancels)
-        group[n++] = &cancel; /* after the command: it must not disturb what the shadow expects of it */
+        group[n++] =
+            &cancel; /* after the command: it must not disturb what the shadow expects of it */
     if (sweeps)
         group[n++] = &beat;
     ok = run_group(s, group, n, chance(s, 4));
@@ -334,7 +361,8 @@ static void called(struct sim *s, struct handler *h, const struct command *cmd)
 
     if (cmd->verdict == VERDICT_REFUSED) {
         h->alive = false;
-    } else if (sh->owned && uuid_eq(&sh->dispatch, &h->lease.dispatch_id) && sh->attempt == h->lease.attempt) {
+    } else if (sh->owned && uuid_eq(&sh->dispatch, &h->lease.dispatch_id) &&
+               sh->attempt == h->lease.attempt) {
         sh->acked = true;
     }
 }
@@ -346,7 +374,8 @@ static void check_not_indeterminate(struct sim *s, const struct memory_step *ste
         const struct memory_step *other = s->m.all_steps.at[i];
 
         if (!uuid_eq(&other->execution_id, &step->execution_id) || other->kind != step->kind ||
-            strcmp(other->target, step->target) != 0 || !hash_eq(&other->args_hash, &step->args_hash))
+            strcmp(other->target, step->target) != 0 ||
+            !hash_eq(&other->args_hash, &step->args_hash))
             continue;
         GUARANTEE(s, other->error == NULL || strstr(other->error, "\"indeterminate\"") == NULL,
                   "an equal call ran after one whose outcome is unknown");
@@ -373,7 +402,8 @@ static void handler_effect(struct sim *s, const struct handler *h, const struct 
         check_not_indeterminate(s, step);
 }
 
-static void fill_submission(struct sim *s, struct handler *h, int slot, int call, struct command *cmd)
+static void fill_submission(struct sim *s, struct handler *h, int slot, int call,
+                            struct command *cmd)
 {
     struct step_submission *in = &cmd->in.submit;
     struct buf canonical = {0};
@@ -398,7 +428,8 @@ static void fill_submission(struct sim *s, struct handler *h, int slot, int call
     step_id(&in->execution_id, &c, h->counts[call], &h->step[slot]);
 }
 
-static void submitted(struct sim *s, struct handler *h, int slot, int call, const struct command *cmd)
+static void submitted(struct sim *s, struct handler *h, int slot, int call,
+                      const struct command *cmd)
 {
     const struct step_answer *a = &cmd->out.step;
 
@@ -416,7 +447,8 @@ static void submitted(struct sim *s, struct handler *h, int slot, int call, cons
         return;
     }
     h->settled[slot] = true;
-    GUARANTEE(s, a->decision == DECISION_REPLAY || a->decision == DECISION_DENIED, "an unexpected decision");
+    GUARANTEE(s, a->decision == DECISION_REPLAY || a->decision == DECISION_DENIED,
+              "an unexpected decision");
     if (a->decision == DECISION_REPLAY && str_present(a->result))
         GUARANTEE(s, str_eq(a->result, STR("{\"ok\": 1}")), "a replay with another result");
 }
@@ -453,12 +485,14 @@ static void handler_settle(struct sim *s, struct handler *h, int slot)
 
     cmd.in.settle.step_id = h->step[slot];
     cmd.in.settle.failed = roll(s, 10) == 0;
-    cmd.in.settle.value = cmd.in.settle.failed ? STR("{\n\"message\":\t\"no\"}") : STR("{\"ok\": 1}");
+    cmd.in.settle.value =
+        cmd.in.settle.failed ? STR("{\n\"message\":\t\"no\"}") : STR("{\"ok\": 1}");
     if (!run_one(s, &cmd))
         return;
     check_owner(s, &s->x[h->x], &h->lease, &cmd);
     called(s, h, &cmd);
-    if (cmd.verdict == VERDICT_DONE && !chance(s, 10)) /* else lost: it will report again, and find it recorded */
+    if (cmd.verdict == VERDICT_DONE &&
+        !chance(s, 10)) /* else lost: it will report again, and find it recorded */
         h->settled[slot] = true;
     if (cmd.verdict == VERDICT_DONE && cmd.out.step.decision == DECISION_EXECUTION_TERMINAL)
         h->alive = false;
@@ -547,11 +581,13 @@ static void start_handler(struct sim *s, int x, const struct dispatch_ref *ref)
 {
     for (int i = 0; i < HANDLERS; i++)
         if (s->h[i].alive && s->h[i].x == x && roll(s, 3) != 0)
-            s->h[i].alive = false; /* the same process: it is cancelled; else it is another one, and goes on */
+            s->h[i].alive =
+                false; /* the same process: it is cancelled; else it is another one, and goes on */
     for (int i = 0; i < HANDLERS; i++) {
         if (s->h[i].alive)
             continue;
-        s->h[i] = (struct handler){.alive = true, .x = x, .retry = -1, .lease = {ref->dispatch_id, ref->attempt}};
+        s->h[i] = (struct handler){
+            .alive = true, .x = x, .retry = -1, .lease = {ref->dispatch_id, ref->attempt}};
         return;
     }
 }
@@ -576,7 +612,8 @@ static void claim_due(struct sim *s, int x)
     s->x[x].owned = true;
     s->x[x].acked = false;
     s->x[x].dispatch = cmd.in.delivery.ref.dispatch_id;
-    GUARANTEE(s, cmd.out.claimed.attempt > s->x[x].attempt || s->x[x].attempt == 0, "an attempt's number came twice");
+    GUARANTEE(s, cmd.out.claimed.attempt > s->x[x].attempt || s->x[x].attempt == 0,
+              "an attempt's number came twice");
     s->x[x].attempt = cmd.out.claimed.attempt;
     *f = (struct flight){.used = true, .x = x, .ref = cmd.in.delivery.ref};
     f->ref.attempt = cmd.out.claimed.attempt;
@@ -586,7 +623,8 @@ static void flight_turn(struct sim *s, struct flight *f)
 {
     struct shadow *sh = &s->x[f->x];
     struct command cmd = {.type = COMMAND_DELIVERED};
-    bool current = sh->owned && uuid_eq(&sh->dispatch, &f->ref.dispatch_id) && sh->attempt == f->ref.attempt;
+    bool current =
+        sh->owned && uuid_eq(&sh->dispatch, &f->ref.dispatch_id) && sh->attempt == f->ref.attempt;
 
     if (!f->heard && !chance(s, 15)) {
         start_handler(s, f->x, &f->ref);
@@ -737,7 +775,8 @@ static void simulate(uint64_t seed)
     memory_store_init(&s.m, seed % 2 == 0);
     ws_init(&s.ws, &s.settings, &s.ids, &s.rules);
     s.ws.keep_leased = s.m.leases_in_set;
-    reg.in.agent_register = (struct agent_registration){STR("a"), STR("http://x/"), STR("secret"), 0};
+    reg.in.agent_register =
+        (struct agent_registration){STR("a"), STR("http://x/"), STR("secret"), 0};
     run_group(&s, group, 1, false);
     for (int i = 0; i < EXECUTIONS; i++)
         create_execution(&s);

@@ -31,10 +31,13 @@ static void test_shapes(void **state)
         {"{\"usageMetadata\":{\"promptTokenCount\":7,\"candidatesTokenCount\":8}}", 7, 8},
         {"{\"prompt_eval_count\":26,\"eval_count\":298}", 26, 298},
         {"{\"usage\":{\"inputTokens\":1,\"outputTokens\":2}}", 1, 2},
-        {"data: {\"type\":\"message_start\",\"message\":{\"usage\":{\"input_tokens\":25,\"output_tokens\":1}}}\n\n"
+        {"data: "
+         "{\"type\":\"message_start\",\"message\":{\"usage\":{\"input_tokens\":25,\"output_"
+         "tokens\":1}}}\n\n"
          "data: {\"type\":\"message_delta\",\"usage\":{\"output_tokens\":15}}\n\n",
          25, 15},
-        {"data: {\"choices\":[]}\r\n\r\ndata: {\"usage\":{\"prompt_tokens\":3,\"completion_tokens\":4}}\r\n\r\ndata: [DONE]\n",
+        {"data: {\"choices\":[]}\r\n\r\ndata: "
+         "{\"usage\":{\"prompt_tokens\":3,\"completion_tokens\":4}}\r\n\r\ndata: [DONE]\n",
          3, 4},
         {"{\"text\":\"\\\"input_tokens\\\": 99\"}", -1, -1}, /* in a string it is text */
         {"{\"input_tokens\":\"12\"}", -1, -1},
@@ -49,8 +52,8 @@ static void test_shapes(void **state)
     for (size_t i = 0; i < COUNT(cases); i++) {
         struct usage u = of_body(cases[i].body);
 
-        CHECKF(u.input_tokens == cases[i].in && u.output_tokens == cases[i].out, "case %zu: %lld %lld", i,
-               (long long)u.input_tokens, (long long)u.output_tokens);
+        CHECKF(u.input_tokens == cases[i].in && u.output_tokens == cases[i].out,
+               "case %zu: %lld %lld", i, (long long)u.input_tokens, (long long)u.output_tokens);
     }
 }
 
