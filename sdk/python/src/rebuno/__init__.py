@@ -7,6 +7,9 @@ again, the handler runs from the top, and every recorded step comes back from th
 A `Client` creates executions and follows them.
 """
 
+from importlib import metadata as _metadata
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+
 from . import types
 from ._agent import Agent
 from ._client import Client
@@ -57,3 +60,13 @@ __all__ = [
     "types",
     "wrap_tool",
 ]
+
+__version__: str
+
+if not _TYPE_CHECKING:
+
+    def __getattr__(name: str) -> str:
+        """Looks the version up when it is asked for."""
+        if name != "__version__":
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return _metadata.version("rebuno")

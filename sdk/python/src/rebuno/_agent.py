@@ -4,6 +4,7 @@
 import asyncio
 import contextlib
 import logging
+import math
 import os
 from collections.abc import AsyncIterator, Callable
 from typing import Any
@@ -23,6 +24,8 @@ from ._transport import Environment, Wire
 from .errors import RebunoError
 
 logger = logging.getLogger("rebuno")
+
+_COMPLAINT_EVERY_S = 60.0
 
 
 class Agent:
@@ -70,6 +73,7 @@ class Agent:
         self._published = False
         self._publishing: asyncio.Task[None] | None = None
         self._closing = False
+        self._next_complaint_s = -math.inf
         self._wire = self._wire_to(Environment())
         self.app = self._application()
 
@@ -164,6 +168,7 @@ class Agent:
         body = await request.body()
         signature = request.headers.get("Rebuno-Signature", "")
         if not _protocol.is_webhook_signed(self.secret, body, signature):
+            self._complain_of_signature()
             return Response(status_code=401)
         if self._handler is None or self._closing:
             return Response(status_code=503)  # the kernel tries again
@@ -183,6 +188,13 @@ class Agent:
         if running is not None:
             if not running.is_superseded_by(delivery):
                 return
+            logger.warning(
+                "execution %s: delivered again, as attempt %d, while attempt %d ran here: "
+                "what that has not recorded yet is dropped",
+                delivery.execution_id,
+                delivery.dispatch_attempt,
+                running.delivery.dispatch_attempt,
+            )
             running.cancel()
         dispatch = Dispatch(self._wire, delivery, handler)
         self._running[delivery.execution_id] = dispatch
@@ -195,6 +207,18 @@ class Agent:
             del self._running[dispatch.execution_id]
         if not dispatch.task.cancelled() and (exc := dispatch.task.exception()) is not None:
             logger.error("execution %s: lost", dispatch.execution_id, exc_info=exc)
+
+    def _complain_of_signature(self) -> None:
+        """Logs it, at most once a minute: anybody may send such a request."""
+        now_s = self._wire.environment.monotonic()
+        if now_s < self._next_complaint_s:
+            return
+        self._next_complaint_s = now_s + _COMPLAINT_EVERY_S
+        logger.warning(
+            "agent %s: a delivery with a wrong signature was refused: is REBUNO_AGENT_SECRET the "
+            "secret that the agent was registered with?",
+            self.agent_id,
+        )
 
     def _publish_soon(self) -> None:
         if self._publishing is None or self._publishing.done():

@@ -146,14 +146,22 @@ class ExecutionContext:
 
 
 class _Accessor:
-    """`execution` itself: called, it returns the context; an attribute of it is a mistake."""
+    """`execution()` returns the context of the execution that the caller runs in.
+
+    The context's attributes: `id`, `agent_id`, `input`, `session`, `status` (when this dispatch
+    began), `dispatch_id`, `dispatch_attempt`, `suspension` (the Blocked or Terminated that was
+    met, else None) and `step_id` (inside a step's body, else `""`). Its methods, all async:
+    `previous`, `invoke_tool`, `begin_llm`, `record_llm`, `publish_llm_delta`.
+
+    An attribute of `execution` itself, not called, is a mistake.
+    """
 
     __name__ = "execution"
 
     def __call__(self) -> ExecutionContext:
         """Returns the context of the execution that the caller runs in.
 
-        RuntimeError outside of one.
+        RuntimeError outside of an execution.
         """
         context = _current.get()
         if context is None:

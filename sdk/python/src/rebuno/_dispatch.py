@@ -81,7 +81,7 @@ class Dispatch:
             if not self._attempt.abandoned:
                 raise
         except (LeaseSuperseded, Terminated) as exc:
-            self._log(logging.INFO, "stopped", exc)
+            self._log_stop(exc)
         except RebunoError as exc:
             self._log(logging.ERROR, "given up, to be delivered again", exc)
         finally:
@@ -108,6 +108,7 @@ class Dispatch:
             return self._died(exc)
         heart = asyncio.create_task(self._beat())
         try:
+            await asyncio.sleep(0)  # the heart counts from before the handler, which may block
             report = await self._handle(arguments)
             if self._attempt.suspension is None:
                 return report
@@ -125,7 +126,7 @@ class Dispatch:
             if self._attempt.abandoned or self.task.cancelling():
                 raise
             return self._failure(failure_reason(exc))  # it cancelled itself
-        except Exception as exc:
+        except (Exception, SystemExit) as exc:  # SystemExit would end the event loop
             return self._died(exc)
 
     def _completion(self, value: object) -> Request:
@@ -134,7 +135,7 @@ class Dispatch:
         state = None if result.state is None else encode(result.state, "the handler's state")
         return _requests.complete(self.execution_id, self.delivery.lease, output, state)
 
-    def _died(self, exc: Exception) -> Request | None:
+    def _died(self, exc: BaseException) -> Request | None:
         refusal = find_refusal(exc)
         if isinstance(refusal, PolicyError | RateLimited):
             return self._failure(failure_reason(refusal))
@@ -165,15 +166,32 @@ class Dispatch:
         request = _requests.heartbeat(self.execution_id, self.delivery.lease)
         interval_s = min(self.delivery.lease_timeout_seconds / 3, _LONGEST_HEARTBEAT_S)
         while True:
-            await self._wire.environment.sleep(interval_s)
+            await self._pause(interval_s)
             try:
                 await self._wire.send(request, BRIEF)
             except (LeaseSuperseded, Terminated) as exc:
-                self._log(logging.INFO, "stopped", exc)
+                self._log_stop(exc)
                 self.cancel()
                 return
             except RebunoError as exc:
                 self._log(logging.WARNING, "heartbeat failed", exc)
+
+    async def _pause(self, seconds: float) -> None:
+        """Sleeps; warns if the loop, blocked by some call, came back too late for the lease."""
+        env, lease_s = self._wire.environment, self.delivery.lease_timeout_seconds
+        due = env.monotonic() + seconds
+        try:
+            await env.sleep(seconds)
+        finally:  # cancelled, too: a handler may block and then end
+            late_s = env.monotonic() - due
+            if late_s > lease_s / 2:
+                logger.warning(
+                    "execution %s: the event loop was blocked for %.0f s; the lease is %.0f s: "
+                    'make the tool a plain "def" (it runs in a thread) or use asyncio.to_thread',
+                    self.execution_id,
+                    late_s,
+                    lease_s,
+                )
 
     async def _release(self) -> None:
         request = _requests.release(self.execution_id, self.delivery.lease)
@@ -183,6 +201,12 @@ class Dispatch:
             pass  # a kernel that does not know the route, or nothing left to give back
         except RebunoError as exc:
             self._log(logging.WARNING, "not released, to be delivered when its lease ends", exc)
+
+    def _log_stop(self, exc: LeaseSuperseded | Terminated) -> None:
+        if isinstance(exc, LeaseSuperseded):
+            self._log(logging.WARNING, "stopped, what was not recorded yet is dropped", exc)
+        else:
+            self._log(logging.INFO, "stopped", exc)
 
     def _log(self, level: int, text: str, error: RebunoError) -> None:
         logger.log(level, "execution %s: %s: %s", self.execution_id, text, error)

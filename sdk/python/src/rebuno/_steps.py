@@ -87,6 +87,13 @@ async def settle(attempt: Attempt, step_id: str, outcome: Outcome) -> None:
     request = _requests.settle_step(attempt.execution_id, attempt.lease, step_id, outcome)
     try:
         await attempt.send(request)
+    except LeaseSuperseded:
+        logger.warning(
+            "execution %s: the outcome of step %s was dropped: the lease was superseded",
+            attempt.execution_id,
+            step_id,
+        )
+        raise
     except APIError as exc:
         if exc.code != "payload_too_large" or outcome.error is not None:
             raise
@@ -179,6 +186,7 @@ class _Step:
             raise
         except Exception as exc:
             self._pass_refusal(exc)
+            self._log_failure(exc, step_id)
             message = str(exc) or type(exc).__name__
             await self._report_failure(decision, message)
             if isinstance(exc, ToolError):
@@ -191,7 +199,10 @@ class _Step:
         context.run(current_step.set, step_id)
 
         async def body() -> Any:
-            return await self._body()
+            try:
+                return await self._body()
+            except SystemExit as exc:  # out of a task it would end the event loop
+                raise RuntimeError(f"SystemExit: {exc}") from exc
 
         self._running = asyncio.create_task(body(), context=context)
         try:
@@ -210,10 +221,22 @@ class _Step:
             raise exc
         raise copy.copy(refusal) from exc
 
+    def _log_failure(self, exc: Exception, step_id: str) -> None:
+        """Logs why the step fails, but for the error of a step inside it, logged with that."""
+        if isinstance(exc, ToolError) and exc.step_id not in ("", step_id):
+            return
+        logger.error(
+            "step %s of execution %s failed",
+            self._call.target,
+            self._attempt.execution_id,
+            exc_info=exc,
+        )
+
     async def _report_result(self, decision: StepDecision, value: Any) -> Any:
         try:
             text = encode(value, f"the result of {self._call.target!r}")
         except TypeError as exc:
+            self._log_failure(exc, decision.step_id)
             await self._report_failure(decision, str(exc))
             raise
         captured = await self._capture(decision)
