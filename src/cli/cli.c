@@ -25,6 +25,7 @@ void cli_look_at_terminal(struct cli *c)
 
     c->out_colour = wants_colour(c->out);
     c->err_colour = wants_colour(c->err);
+    c->err_terminal = isatty(fileno(c->err)) == 1;
     c->width = 0;
     if (isatty(fileno(c->out)) == 1)
         c->width =

@@ -20,7 +20,8 @@ struct cli {
     struct args args;
     FILE *out, *err;
     bool out_colour, err_colour;
-    size_t width; /* of the terminal behind `out`; 0: none, so cut nothing */
+    bool err_terminal; /* also without colour */
+    size_t width;      /* of the terminal behind `out`; 0: none, so cut nothing */
 };
 
 enum paint { PAINT_NONE, PAINT_BOLD, PAINT_DIM, PAINT_GOOD, PAINT_BAD, PAINT_BUSY };

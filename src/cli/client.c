@@ -162,12 +162,16 @@ static size_t take_bytes(char *p, size_t size, size_t n, void *ctx)
 }
 
 /* libcurl's own speed limit would take a stream's few bytes of keep-alive for silence. */
-static int check_silence(void *ctx, curl_off_t a, curl_off_t b, curl_off_t d, curl_off_t f)
+static int on_progress(void *ctx, curl_off_t a, curl_off_t b, curl_off_t d, curl_off_t f)
 {
     const struct client *c = ctx;
 
     (void)a, (void)b, (void)d, (void)f;
-    return clock_mono_us() - c->heard_us > SILENCE_TIMEOUT_S * US_PER_S;
+    if (clock_mono_us() - c->heard_us > SILENCE_TIMEOUT_S * US_PER_S)
+        return 1;
+    if (c->stream->idle != NULL)
+        c->stream->idle(c->stream->ctx);
+    return 0;
 }
 
 static struct curl_slist *add_header(struct curl_slist *list, const char *line)
@@ -212,7 +216,7 @@ static void set_options(struct client *c, const char *method, struct str body)
         curl_easy_setopt(c->curl, CURLOPT_LOW_SPEED_TIME, (long)SILENCE_TIMEOUT_S);
     } else {
         c->heard_us = clock_mono_us();
-        curl_easy_setopt(c->curl, CURLOPT_XFERINFOFUNCTION, check_silence);
+        curl_easy_setopt(c->curl, CURLOPT_XFERINFOFUNCTION, on_progress);
         curl_easy_setopt(c->curl, CURLOPT_XFERINFODATA, c);
         curl_easy_setopt(c->curl, CURLOPT_NOPROGRESS, 0L);
     }
@@ -267,6 +271,12 @@ static bool fail_transfer(struct client *c, CURLcode code, bool writes, struct e
         c->failure = CLIENT_UNREACHABLE;
         return err_set(e, ERR_UNAVAILABLE,
                        "cannot reach the kernel at %.200s: %.150s; start one with 'rebuno dev'",
+                       c->base, why);
+    case CURLE_SSL_CONNECT_ERROR: /* no request was sent */
+        c->failure = CLIENT_UNREACHABLE;
+        return err_set(e, ERR_UNAVAILABLE,
+                       "the connection to the kernel at %.200s failed: %.150s; does it speak plain "
+                       "http?",
                        c->base, why);
     case CURLE_OUT_OF_MEMORY:
     case CURLE_WRITE_ERROR:

@@ -34,11 +34,13 @@ MUST_USE bool client_call(struct client *c, const char *method, const char *path
 MUST_USE bool client_get(struct client *c, const char *path, struct buf *answer, struct err *e);
 
 /* Follows a server-sent stream: `take` gets its bytes as they come and returns false to stop.
+ * `idle` (may be NULL) is called about once a second meanwhile; it must not use this client.
  * `last_event_id` may be NULL. True: the server ended the stream, or `take` did. */
 typedef bool client_take(void *ctx, struct str bytes);
 struct client_stream {
     const char *path, *last_event_id;
     client_take *take;
+    void (*idle)(void *ctx);
     void *ctx;
 };
 MUST_USE bool client_follow(struct client *c, const struct client_stream *stream, struct err *e);

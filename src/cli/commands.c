@@ -154,7 +154,8 @@ static const struct command COMMANDS[] = {
      .synopsis = "ID",
      .summary = "list an execution's steps",
      .text = "Lists the steps of an execution in the order in which they were created.\n"
-             "--json has their arguments and results too.\n",
+             "'#2' behind a target: the second with the same arguments. --json has whole\n"
+             "arguments and results.\n",
      .min_args = 1,
      .max_args = 1,
      FLAGS(SHOW_FLAGS),

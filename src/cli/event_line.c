@@ -171,7 +171,7 @@ static void describe_dispatch(struct event_log *log, const struct event *ev,
     if (str_eq(verb, STR("acked"))) {
         describe_ack(log, l);
     } else if (str_eq(verb, STR("failed"))) {
-        buf_add_z(&l->detail, "the webhook did not take it");
+        buf_add_z(&l->detail, "the webhook did not take it; the kernel's log says why");
         l->type_paint = PAINT_BAD;
     }
 }

@@ -5,59 +5,11 @@
 #include "cli/table.h"
 #include "cli/view.h"
 #include "cli/visit.h"
+#include "cli/waiting.h"
 #include "cli/when.h"
+#include "domain/types.h"
 
 enum { LIST_DEFAULT = 50, LIST_PAGE = 200, LIST_MAX = 1000000 };
-
-/* ---- what an execution waits for ---- */
-
-static void add_until(struct buf *out, const char *before, struct str until, const char *after)
-{
-    int64_t at = 0, now = clock_wall_us();
-
-    if (!str_present(until) || !when_parse(until, &at) || at <= now)
-        return;
-    buf_add_z(out, before);
-    when_age(out, at - now);
-    buf_add_z(out, after);
-}
-
-static void add_waiting(struct buf *out, struct str entry, struct arena *a)
-{
-    struct str kind, until;
-    const struct view_field fields[] = {{"kind", true, &kind}, {"until", true, &until}};
-
-    view_read(entry, fields, COUNT(fields), a);
-    if (str_eq(kind, STR("agent"))) {
-        buf_add(out, STR("the agent"));
-        add_until(out, " (lease ends in ", until, ")");
-    } else if (str_eq(kind, STR("dispatch"))) {
-        buf_add(out, STR("its delivery"));
-        add_until(out, " (due in ", until, ")");
-    } else {
-        buf_add(out, kind);
-        add_until(out, " (until in ", until, ")");
-    }
-}
-
-/* "the agent (lease ends in 58s)"; absent when it waits for nothing. */
-static struct str waiting_text(struct str waiting_on, struct arena *a)
-{
-    struct buf text = {0};
-    struct json_walk walk = {0};
-    struct str entry;
-
-    if (json_type_of(waiting_on) != JSON_ARRAY)
-        return STR_NONE;
-    while (json_next_item(waiting_on, &walk, &entry)) {
-        if (text.n > 0)
-            buf_add(&text, STR(", "));
-        add_waiting(&text, entry, a);
-    }
-    struct str out = text.n == 0 ? STR_NONE : arena_str(a, buf_str(&text));
-    buf_free(&text);
-    return out;
-}
 
 /* ---- ls ---- */
 
@@ -79,7 +31,7 @@ static void add_execution(struct table *t, struct str execution, struct arena *a
     };
 
     view_read(execution, fields, COUNT(fields), a);
-    waiting = waiting_text(waiting, a);
+    waiting = waiting_text(waiting, clock_wall_us(), a);
     if (str_present(waiting))
         waiting = arena_printf(a, "waits for %.*s", STR_ARG(waiting));
     table_add(t, PAINT_NONE, view_short_id(id));
@@ -173,6 +125,23 @@ static bool parse_limit(struct cli *c, int64_t *limit, struct err *e)
                    "--limit: expected a whole number from 1 to %d, not \"%.80s\"", LIST_MAX, text);
 }
 
+static bool check_status(struct cli *c, struct err *e)
+{
+    const char *given = cli_flag(c, "status");
+    enum execution_status status;
+    struct buf list = {0};
+
+    if (given == NULL || execution_status_parse(str_of(given), &status))
+        return true;
+    for (int s = EXECUTION_PENDING; s <= EXECUTION_CANCELLED; s++)
+        buf_printf(&list, "%s%.*s", s == EXECUTION_PENDING ? "" : ", ",
+                   STR_ARG(execution_status_name((enum execution_status)s)));
+    err_set(e, ERR_VALIDATION, "--status: expected one of %.*s, not \"%.80s\"",
+            STR_ARG(buf_str(&list)), given);
+    buf_free(&list);
+    return false;
+}
+
 int cmd_exec_ls(struct cli *c)
 {
     struct visit v;
@@ -180,7 +149,7 @@ int cmd_exec_ls(struct cli *c)
     struct err e;
 
     l.w.out = &l.json;
-    if (!parse_limit(c, &l.left, &e))
+    if (!parse_limit(c, &l.left, &e) || !check_status(c, &e))
         return cli_fail_usage(c, &e);
     int code = visit_begin(c, &v);
     if (code == EXIT_OK)
@@ -232,7 +201,7 @@ static void print_execution(struct cli *c, struct str execution, struct arena *a
     view_pair_painted(c, "id", PAINT_BOLD, id);
     view_pair(c, "agent", agent);
     view_pair_painted(c, "status", view_status_paint(status), status);
-    view_pair(c, "waits for", waiting_text(waiting, a));
+    view_pair(c, "waits for", waiting_text(waiting, now, a));
     view_pair_painted(c, "reason", PAINT_BAD, reason);
     view_pair(c, "created", view_when(created, now, a));
     view_pair(c, "created by", by);

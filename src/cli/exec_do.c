@@ -76,15 +76,26 @@ static int print_created(struct cli *c, struct visit *v, bool watch)
         print_json(c, buf_str(&v->answer), watch);
         return EXIT_OK;
     }
+    bool found = client_status(v->client) == 200; /* 201: it is new */
     struct str id = view_short_id(v->id);
-    fputs("created ", c->out);
+    fputs(found ? "found " : "created ", c->out);
     cli_put(c, PAINT_BOLD, id);
     fputs(" (", c->out);
     cli_put(c, view_status_paint(status), status);
-    fputs("); follow with 'rebuno exec watch ", c->out);
+    fputs(found ? "), created earlier with this key" : ")", c->out);
+    fputs("; follow with 'rebuno exec watch ", c->out);
     cli_put(c, PAINT_NONE, id);
     fputs("'\n", c->out);
     return EXIT_OK;
+}
+
+static int fail_create(struct cli *c, const struct visit *v, struct err *e)
+{
+    if (client_status(v->client) == 404) /* this route knows no other */
+        err_set(e, ERR_NOT_FOUND,
+                "no such agent \"%.200s\": add it with 'rebuno agent add MANIFEST'",
+                cli_arg(c, 0).p);
+    return cli_fail(c, e);
 }
 
 static int create(struct cli *c, struct visit *v, struct str input)
@@ -98,7 +109,7 @@ static int create(struct cli *c, struct visit *v, struct str input)
     if (client_call(v->client, "POST", "/v0/executions", buf_str(&body), &v->answer, &e))
         code = print_created(c, v, watch);
     else
-        code = cli_fail(c, &e);
+        code = fail_create(c, v, &e);
     buf_free(&body);
     return code == EXIT_OK && watch ? watch_execution(c, v) : code;
 }

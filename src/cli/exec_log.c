@@ -137,9 +137,11 @@ int cmd_exec_events(struct cli *c)
 
 /* ---- steps ---- */
 
+enum { ARGS_COLUMNS = 32 };
+
 static const struct table_column STEP_COLUMNS[] = {
-    {"KIND", false, 0},      {"TARGET", false, 40}, {"STATUS", false, 0},
-    {"OCCURRENCE", true, 0}, {"DURATION", true, 0}, {"ERROR", false, 0},
+    {"KIND", false, 0},   {"TARGET", false, 40}, {"ARGS", false, 0},
+    {"STATUS", false, 0}, {"DURATION", true, 0}, {"ERROR", false, 0},
 };
 
 /* From the start of the (last) run to its end, or to now. */
@@ -159,24 +161,52 @@ static struct str step_duration(struct str started, struct str completed, struct
     return out;
 }
 
+/* The second of equal steps is "search #2". */
+static struct str step_target(struct str target, struct str occurrence, struct arena *a)
+{
+    int64_t before = 0;
+
+    if (!str_present(occurrence) || !json_int64(occurrence, &before) || before < 1 ||
+        before == INT64_MAX)
+        return target;
+    return arena_printf(a, "%.*s #%lld", STR_ARG(target), (long long)before + 1);
+}
+
+/* On one line, cut also where no terminal reads: arguments can be megabytes. */
+static struct str step_args(struct str args, struct arena *a)
+{
+    struct buf line = {0}, clean = {0}, cut = {0};
+
+    if (!str_present(args))
+        return STR_NONE;
+    text_json_line(&line, args);
+    text_clean(&clean, buf_str(&line), TEXT_ONE_LINE);
+    text_fit(&cut, buf_str(&clean), ARGS_COLUMNS);
+    struct str out = arena_str(a, buf_str(&cut));
+    buf_free(&line);
+    buf_free(&clean);
+    buf_free(&cut);
+    return out;
+}
+
 static void show_step(struct cli *c, struct str step, void *ctx)
 {
     struct table *t = ctx;
     struct arena a = {0};
-    struct str kind, target, status, occurrence, started, completed, error;
+    struct str kind, target, args, status, occurrence, started, completed, error;
     const struct view_field fields[] = {
         {"kind", true, &kind},          {"target", true, &target},
         {"status", true, &status},      {"occurrence", false, &occurrence},
         {"started_at", true, &started}, {"completed_at", true, &completed},
-        {"error", false, &error},
+        {"error", false, &error},       {"args", false, &args},
     };
 
     (void)c;
     view_read(step, fields, COUNT(fields), &a);
     table_add(t, PAINT_NONE, kind);
-    table_add(t, PAINT_BOLD, target);
+    table_add(t, PAINT_BOLD, step_target(target, occurrence, &a));
+    table_add(t, PAINT_NONE, step_args(args, &a));
     table_add(t, view_status_paint(status), status);
-    table_add(t, PAINT_NONE, occurrence);
     table_add(t, PAINT_NONE, step_duration(started, completed, status, &a));
     table_add(t, PAINT_NONE, view_error_text(error, &a));
     arena_free(&a);

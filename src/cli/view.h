@@ -27,8 +27,8 @@ struct str view_error_text(struct str error, struct arena *a);
 void view_pair(struct cli *c, const char *name, struct str value);
 void view_pair_painted(struct cli *c, const char *name, enum paint paint, struct str value);
 void view_pair_json(struct cli *c, const char *name, struct str json); /* on one line */
-/* "2026-01-02 15:04:05 (3m ago)"; a time to come says "in 3m". Text that is no time stays as it is.
- * In the arena. */
+/* "2026-01-02 15:04:05 (3m05s ago)"; a time to come says "in 3m05s". Text that is no time stays as
+ * it is. In the arena. */
 struct str view_when(struct str rfc3339, int64_t now_us, struct arena *a);
 struct str view_age(struct str rfc3339, int64_t now_us, struct arena *a);
 

@@ -10,9 +10,11 @@
 #include "cli/event_line.h"
 #include "cli/sse.h"
 #include "cli/text.h"
+#include "cli/view.h"
+#include "cli/waiting.h"
 #include "cli/when.h"
 
-enum { RETRY_MIN_MS = 200, RETRY_MAX_MS = 3000 };
+enum { RETRY_MIN_MS = 200, RETRY_MAX_MS = 3000, QUIET_S = 5 };
 
 struct watch {
     struct cli *c;
@@ -21,6 +23,9 @@ struct watch {
     int64_t last_seq;
     bool heard;    /* an event came over this connection */
     bool no_event; /* what came was none */
+    struct visit *v;
+    int64_t quiet_since_us; /* monotonic: the last event, or the connection's start */
+    bool advised;           /* what this silence waits for has been said */
 };
 
 /* Every line has been flushed, so nothing is lost by leaving at once. */
@@ -49,6 +54,8 @@ static bool take_event(void *ctx, struct str id, struct str data)
     w->no_event = !event_read(data, &a, &event);
     if (!w->no_event && (event.seq == 0 || event.seq > w->last_seq)) {
         w->heard = true;
+        w->advised = false;
+        w->quiet_since_us = clock_mono_us();
         if (event.seq > w->last_seq)
             w->last_seq = event.seq;
         event_print(&w->log, &event, cli_json(w->c) ? NULL : w->c);
@@ -72,16 +79,50 @@ static bool take_bytes(void *ctx, struct str bytes)
     return sse_feed(&w->sse, bytes);
 }
 
+/* With a connection of its own, for the stream's is in use. Whatever fails is left unsaid: the
+ * stream will tell. */
+static void advise(struct watch *w)
+{
+    struct err ignored;
+    struct client *client = client_new(client_url(w->v->client), &ignored);
+    struct buf answer = {0};
+    struct str waiting = STR_NONE;
+    const struct view_field fields[] = {{"waiting_on", false, &waiting}};
+
+    if (client != NULL && client_get(client, visit_path(w->v, ""), &answer, &ignored)) {
+        view_read(buf_str(&answer), fields, COUNT(fields), &w->v->a);
+        waiting = waiting_advice(waiting, clock_wall_us(), &w->v->a);
+        if (str_present(waiting))
+            cli_remark(w->c, "%.*s", STR_ARG(waiting));
+    }
+    buf_free(&answer);
+    client_free(client);
+}
+
+static void on_idle(void *ctx)
+{
+    struct watch *w = ctx;
+
+    if (w->advised || clock_mono_us() - w->quiet_since_us < QUIET_S * US_PER_S)
+        return;
+    w->advised = true;
+    advise(w);
+}
+
 /* One connection. True: it ended as streams do. */
 static bool follow_once(struct watch *w, struct visit *v, const char *path, struct err *e)
 {
     char last[24];
-    const struct client_stream stream = {
-        .path = path, .last_event_id = w->last_seq > 0 ? last : NULL, .take = take_bytes, .ctx = w};
+    const struct client_stream stream = {.path = path,
+                                         .last_event_id = w->last_seq > 0 ? last : NULL,
+                                         .take = take_bytes,
+                                         .idle = w->c->err_terminal ? on_idle : NULL,
+                                         .ctx = w};
 
     snprintf(last, sizeof last, "%lld", (long long)w->last_seq);
     sse_restart(&w->sse);
     w->heard = w->no_event = false;
+    w->quiet_since_us = clock_mono_us();
     return client_follow(v->client, &stream, e);
 }
 
@@ -158,7 +199,7 @@ static void print_outcome(struct watch *w)
 
 int watch_execution(struct cli *c, struct visit *v)
 {
-    struct watch w = {.c = c};
+    struct watch w = {.c = c, .v = v};
     struct err e;
     int code;
 

@@ -61,18 +61,24 @@ bool when_parse(struct str rfc3339, int64_t *wall_us)
     return true;
 }
 
+static void add_two_units(struct buf *out, int64_t s)
+{
+    if (s < 3600)
+        buf_printf(out, "%lldm%02llds", (long long)(s / 60), (long long)(s % 60));
+    else if (s < 86400)
+        buf_printf(out, "%lldh%02lldm", (long long)(s / 3600), (long long)(s % 3600 / 60));
+    else
+        buf_printf(out, "%lldd%02lldh", (long long)(s / 86400), (long long)(s % 86400 / 3600));
+}
+
 void when_age(struct buf *out, int64_t us)
 {
     int64_t s = us < 0 ? 0 : us / US_PER_S;
 
     if (s < 60)
         buf_printf(out, "%llds", (long long)s);
-    else if (s < 3600)
-        buf_printf(out, "%lldm", (long long)(s / 60));
-    else if (s < 86400)
-        buf_printf(out, "%lldh", (long long)(s / 3600));
     else
-        buf_printf(out, "%lldd", (long long)(s / 86400));
+        add_two_units(out, s);
 }
 
 void when_duration(struct buf *out, int64_t us)
@@ -83,12 +89,8 @@ void when_duration(struct buf *out, int64_t us)
         buf_printf(out, "%lldms", (long long)ms);
     else if (s < 60)
         buf_printf(out, "%lld.%llds", (long long)s, (long long)(ms % 1000 / 100));
-    else if (s < 3600)
-        buf_printf(out, "%lldm%02llds", (long long)(s / 60), (long long)(s % 60));
-    else if (s < 86400)
-        buf_printf(out, "%lldh%02lldm", (long long)(s / 3600), (long long)(s % 3600 / 60));
     else
-        buf_printf(out, "%lldd%02lldh", (long long)(s / 86400), (long long)(s % 86400 / 3600));
+        add_two_units(out, s);
 }
 
 static struct tm local_time(int64_t wall_us)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from harness import FakeAgent, Kernel, eventually
+from harness import FakeAgent, Kernel
 from harness.cli import COMMAND_S, Cli, Following
 from harness.kernel import BINARY, TOKEN
 
@@ -102,6 +102,16 @@ class TestCreate:
         found = cli.json("exec", "get", short)
         assert found["id"].startswith(short) and found["input"] == {"task": 1}
 
+    def test_a_repeat_is_found(self, cli: Cli, agent: FakeAgent) -> None:
+        words = ("exec", "create", agent.id, "--idempotency-key", "k")
+        first, second = cli.out(*words), cli.out(*words)
+        short = first.split()[1]
+        assert first.startswith(f"created {short} (running); follow")
+        assert second == (
+            f"found {short} (running), created earlier with this key; "
+            f"follow with 'rebuno exec watch {short}'\n"
+        )
+
     @pytest.mark.parametrize("way", ["argument", "stdin"])
     def test_input_is_sent_as_it_is(self, cli: Cli, agent: FakeAgent, way: str) -> None:
         text = '{ "n": 1.00e0, "s":"\\u00e9\u00e9", "a" : [ ] }'
@@ -127,7 +137,9 @@ class TestCreate:
         assert error.startswith("error: standard input: invalid JSON")
 
     def test_unknown_agent(self, cli: Cli) -> None:
-        assert cli.error("exec", "create", "nobody").rstrip().endswith("(not_found)")
+        assert cli.error("exec", "create", "nobody") == (
+            "error: no such agent \"nobody\": add it with 'rebuno agent add MANIFEST'\n"
+        )
 
     def test_watch(self, cli: Cli, agent: FakeAgent, follow: Follow) -> None:
         watch = follow(cli, "exec", "create", agent.id, "--watch", "--json")
@@ -152,7 +164,13 @@ class TestShow:
         assert [e["id"] for e in listed["executions"]] == ids[:0:-1]
         listed = cli.json("exec", "ls", "--agent", agent.id, "--limit", "1")
         assert len(listed["executions"]) == 1 and listed["next_cursor"]
-        assert "(validation_error)" in cli.error("exec", "ls", "--status", "sleeping")
+
+    def test_ls_knows_the_statuses(self, cli: Cli) -> None:
+        error = cli.error("exec", "ls", "--status", "nope", code=2, REBUNO_URL="http://x.invalid")
+        assert error.startswith(
+            "error: --status: expected one of pending, running, blocked, completed, failed, "
+            'cancelled, not "nope"\n'
+        )
 
     def test_ls_goes_past_one_page(self, cli: Cli, agent: FakeAgent) -> None:
         client = cli.kernel.client()
@@ -181,16 +199,14 @@ class TestShow:
         run.record("search", {"q": 1}, {"big": "result"})
         run.record("search", {"q": 1})
         run.fail_step(run.proceed("rm"), {"message": "no \x1b[2J\nluck"}).expect(200)
-        run.proceed("slow", kind="local")
+        run.proceed("slow", {"text": "x" * 5000}, kind="local")
         table = rows(cli.out("exec", "steps", identity))
-        assert table[0] == ["KIND", "TARGET", "STATUS", "OCCURRENCE", "DURATION", "ERROR"]
-        assert [row[:4] for row in table[1:]] == [
-            ["tool_call", "search", "succeeded", "0"],
-            ["tool_call", "search", "succeeded", "1"],
-            ["tool_call", "rm", "failed", "0"],
-            ["local", "slow", "executing", "0"],
-        ]
-        assert table[3][5:] == ["no", "\\x1b[2J\\nluck"]
+        assert table[0] == ["KIND", "TARGET", "ARGS", "STATUS", "DURATION", "ERROR"]
+        assert table[1][:4] == ["tool_call", "search", '{"q":1}', "succeeded"]
+        assert table[2][:5] == ["tool_call", "search", "#2", '{"q":1}', "succeeded"]
+        assert table[3][:2] == ["tool_call", "rm"] and "failed" in table[3]
+        assert table[3][-2:] == ["no", "\\x1b[2J\\nluck"]
+        assert table[4][:3] == ["local", "slow", '{"text":"' + "x" * 22 + "…"]
         steps = cli.json("exec", "steps", identity)
         assert steps == cli.kernel.client().steps(identity)
         lines = cli.out("exec", "events", identity).splitlines()
@@ -292,7 +308,44 @@ class TestWatch:
         assert [e["event_seq"] for e in events] == list(range(1, len(events) + 1))
 
 
+class TestSilence:
+    """An agent that says nothing: a terminal's reader is told what the run waits for."""
+
+    def watch(self, cli: Cli, identity: str, shell: str) -> str:
+        """What a terminal shows in the first seconds."""
+        done = subprocess.run(
+            ["script", "-qec", f"timeout 9 {BINARY} exec watch {identity} {shell}", "/dev/null"],
+            check=False,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            env=cli.environment({"TERM": "xterm", "NO_COLOR": "1"}),
+            timeout=COMMAND_S,
+        )
+        return done.stdout.decode()
+
+    def test_is_explained_once(self, cli: Cli, agent: FakeAgent) -> None:
+        identity = cli.json("exec", "create", agent.id)["id"]
+        agent.take_attempt(identity)
+        told = self.watch(cli, identity, "")
+        line = "waiting for the agent; if it is gone, the run is delivered again when its lease "
+        assert told.count(line + "ends, in ") == 1 and told.count("waiting for") == 1
+
+    def test_is_for_terminals(self, cli: Cli, agent: FakeAgent) -> None:
+        identity = cli.json("exec", "create", agent.id)["id"]
+        agent.take_attempt(identity)
+        told = self.watch(cli, identity, f"2> {cli.folder}/errors")
+        assert "dispatch.acked" in told and "waiting" not in told
+        assert (cli.folder / "errors").read_text() == ""
+
+
 class TestErrors:
+    def test_https_to_plain_http(self, cli: Cli) -> None:
+        url = cli.kernel.url.replace("http:", "https:")
+        nobody = "00000000-0000-7000-8000-000000000000"
+        for words in (["agent", "ls"], ["exec", "watch", nobody]):
+            error = cli.error(*words, REBUNO_URL=url)
+            assert url in error and error.endswith("; does it speak plain http?\n")
+
     def test_no_kernel(self, cli: Cli) -> None:
         nobody = "00000000-0000-7000-8000-000000000000"
         for words in (["agent", "ls"], ["exec", "watch", nobody], ["exec", "get", "0"]):
@@ -308,7 +361,7 @@ class TestErrors:
         error = cli.error("agent", "ls", code=2, REBUNO_API_KEY="two\nlines")
         assert "control characters" in error and "two" not in error
 
-    def test_url_flag_wins(self, cli: Cli) -> None:
+    def test_url_flag_wins(self, cli: Cli, agent: FakeAgent) -> None:
         cli.out("agent", "ls", "--url", cli.kernel.url, REBUNO_URL="http://127.0.0.1:1")
 
     def test_full_disk(self, cli: Cli) -> None:

@@ -170,9 +170,9 @@ class TestRequests:
 
     def test_names_are_escaped(self, serve: Serve) -> None:
         server = serve(as_json({"executions": []}))
-        server.run("exec", "ls", "--agent", "a&b=c d/é", "--status", "x")
+        server.run("exec", "ls", "--agent", "a&b=c d/é", "--status", "failed")
         assert server.requests[0][0] == (
-            "GET /v0/executions?limit=50&agent_id=a%26b%3Dc%20d%2F%C3%A9&status=x"
+            "GET /v0/executions?limit=50&agent_id=a%26b%3Dc%20d%2F%C3%A9&status=failed"
         )
         server.run("agent", "get", "../executions")
         assert server.requests[1][0] == "GET /v0/agents/..%2Fexecutions"

@@ -8,6 +8,7 @@
 #include "cli/table.h"
 #include "cli/text.h"
 #include "cli/view.h"
+#include "cli/waiting.h"
 #include "cli/when.h"
 
 static void cleans(void **state)
@@ -133,9 +134,11 @@ static void writes_times(void **state)
         {850 * US_PER_MS, "0s", "850ms"},
         {1250 * US_PER_MS, "1s", "1.2s"},
         {59 * US_PER_S, "59s", "59.0s"},
-        {185 * US_PER_S, "3m", "3m05s"},
-        {(2 * 3600 + 600) * US_PER_S, "2h", "2h10m"},
-        {(3 * 86400 + 4 * 3600) * US_PER_S, "3d", "3d04h"},
+        {60 * US_PER_S, "1m00s", "1m00s"},
+        {116 * US_PER_S, "1m56s", "1m56s"},
+        {185 * US_PER_S, "3m05s", "3m05s"},
+        {(2 * 3600 + 600) * US_PER_S, "2h10m", "2h10m"},
+        {(3 * 86400 + 4 * 3600) * US_PER_S, "3d04h", "3d04h"},
     };
     struct buf b = {0};
 
@@ -238,6 +241,43 @@ static void shows_errors_of_steps(void **state)
     arena_free(&a);
 }
 
+static void says_what_is_waited_for(void **state)
+{
+#define UNTIL(clock) ",\"until\":\"2026-01-02T03:" clock "Z\""
+    static const struct {
+        struct str waiting_on, text, advice;
+    } cases[] = {
+        {STR_INIT("[{\"kind\":\"agent\",\"id\":\"a\"" UNTIL("05:48") "}]"),
+         STR_INIT("the agent (lease ends in 1m43s)"),
+         STR_INIT("waiting for the agent; if it is gone, the run is delivered again when its "
+                  "lease ends, in 1m43s")},
+        {STR_INIT("[{\"kind\":\"agent\"" UNTIL("04:04") "}]"), STR_INIT("the agent"),
+         STR_INIT("waiting for the agent; if it is gone, the run is delivered again when its "
+                  "lease ends")},
+        {STR_INIT("[{\"kind\":\"agent\"}]"), STR_INIT("the agent"),
+         STR_INIT("waiting for the agent")},
+        {STR_INIT("[{\"kind\":\"dispatch\"" UNTIL("04:08") "}]"),
+         STR_INIT("its delivery (due in 3s)"), STR_INIT("waiting for the next delivery, in 3s")},
+        {STR_INIT("[{\"kind\":\"dispatch\"}]"), STR_INIT("its delivery"),
+         STR_INIT("waiting for the next delivery")},
+        {STR_INIT("[{\"kind\":\"comet\"},{\"kind\":\"dispatch\"}]"),
+         STR_INIT("comet, its delivery"), STR_INIT("waiting for comet, and for the next delivery")},
+    };
+#undef UNTIL
+    struct arena a = {0};
+    int64_t now = 0;
+
+    (void)state;
+    assert_true(when_parse(STR("2026-01-02T03:04:05Z"), &now));
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        CHECK_STR(waiting_text(cases[i].waiting_on, now, &a), cases[i].text);
+        CHECK_STR(waiting_advice(cases[i].waiting_on, now, &a), cases[i].advice);
+    }
+    assert_false(str_present(waiting_advice(STR_NONE, now, &a)));
+    assert_false(str_present(waiting_advice(STR("[]"), now, &a)));
+    arena_free(&a);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -249,6 +289,7 @@ int main(void)
         cmocka_unit_test(aligns_columns),
         cmocka_unit_test(cuts_and_paints_on_a_terminal),
         cmocka_unit_test(shows_errors_of_steps),
+        cmocka_unit_test(says_what_is_waited_for),
     };
 
     return cmocka_run_group_tests_name("cli_text", tests, NULL, NULL);

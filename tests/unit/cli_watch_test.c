@@ -99,7 +99,8 @@ static const char *const EVENTS[] = {
 
 static const char LINES[] =
     "   1  03:04:05.000  execution.created       by bootstrap on behalf of zo\\x1b[1m\n"
-    "   2  03:04:06.000  dispatch.failed         attempt 1  the webhook did not take it\n"
+    "   2  03:04:06.000  dispatch.failed         attempt 1  the webhook did not take it; "
+    "the kernel's log says why\n"
     "   3  03:04:07.000  dispatch.acked          attempt 2  the agent has it\n"
     "   4  03:04:08.000  step.executing          tool_call search\n"
     "   5  03:04:09.500  step.succeeded          tool_call search  in 1.5s, 12 tokens in, 3 out\n"
