@@ -106,7 +106,8 @@ static bool register_agents(struct kernel *k, struct err *e)
 
 static bool boot_store(struct kernel *k, struct err *e)
 {
-    struct store_options options = {.url = store_url(k, e)};
+    struct store_options options = {.url = store_url(k, e),
+                                    .leader_key = k->config->leader_lock_key};
 
     if (options.url == NULL)
         return false;

@@ -278,8 +278,9 @@ static void clock_loop(struct clock_work *cw)
             clock_wait(en, clock_mono_us() + US_PER_S))
             return;
         if (now >= sweep_at) {
-            for (unsigned i = 0; i < (store_is_sqlite(en->store) ? en->n_executors : 1u); i++)
-                nudge(&en->executors[i], &en->executors[i].sweep_due);
+            /* The rule looks again under the lock, so two that both think they lead do no harm. */
+            if (store_leads(en->store))
+                nudge(&en->executors[0], &en->executors[0].sweep_due);
             sweep_at = now + en->sweep_interval_us;
         }
         if (now >= tidy_at) {
@@ -288,7 +289,8 @@ static void clock_loop(struct clock_work *cw)
             tidy_at = now + TIDY_INTERVAL_US;
         }
         if (en->settings->deadline_timeout_us > 0 && now >= deadline_at) {
-            cancel_past_deadlines(cw);
+            if (store_leads(en->store))
+                cancel_past_deadlines(cw);
             deadline_at = now + en->deadline_check_interval_us;
         }
         if (recovering)

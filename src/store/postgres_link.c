@@ -7,6 +7,7 @@
 
 #include <poll.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 
 #include "base/clock.h"
@@ -15,16 +16,19 @@
 #include "store/postgres_params.h"
 
 enum { PENDING_MAX = 4096, NOTE_TEXT_MAX = 7500 /* a NOTIFY carries 7999 bytes */ };
+static const char DEFAULT_LEADER_KEY[] = "rebuno_scheduler_leader";
 static const int64_t RETRY_US = US_PER_S;
+static const int64_t LEAD_AGAIN_US = US_PER_S;
 static const int64_t LOOK_AGAIN_US = 2 * US_PER_S; /* for other kernels */
 static const char HELLO[] = "h";
 
 struct postgres_link {
-    char *url; /* owned */
+    char *url, *leader_key; /* owned */
     bool alone;
+    atomic_bool leads; /* this kernel does the background work; written by the listener's thread */
     /* the listener's thread */
     PGconn *listener; /* NULL while it is down */
-    int64_t retry_at;
+    int64_t retry_at, lead_at;
     /* shared, under the lock */
     pthread_mutex_t lock;
     pthread_cond_t cond;
@@ -269,10 +273,32 @@ static bool listener_up(struct postgres_link *link)
         return true;
     PQfinish(link->listener);
     link->listener = NULL;
+    atomic_store(&link->leads, false); /* the lock went with the connection */
     if (clock_mono_us() < link->retry_at)
         return false;
     link->retry_at = clock_mono_us() + RETRY_US;
     return listener_connect(link, &alone, &e);
+}
+
+/* Whoever holds this lock does the background work, until its connection ends. */
+static void try_to_lead(struct postgres_link *link)
+{
+    const char *values[] = {link->leader_key};
+    PGresult *r;
+
+    if (atomic_load(&link->leads) || clock_mono_us() < link->lead_at)
+        return;
+    link->lead_at = clock_mono_us() + LEAD_AGAIN_US;
+    r = PQexecParams(link->listener, "SELECT pg_try_advisory_lock(hashtextextended($1, 0))", 1,
+                     NULL, values, NULL, NULL, 0);
+    atomic_store(&link->leads, PQresultStatus(r) == PGRES_TUPLES_OK && PQntuples(r) == 1 &&
+                                   PQgetvalue(r, 0, 0)[0] == 't');
+    PQclear(r);
+}
+
+bool postgres_link_leads(const struct postgres_link *link)
+{
+    return atomic_load(&link->leads);
 }
 
 bool postgres_link_listen(struct postgres_link *link, int64_t timeout_us, struct arena *a,
@@ -283,6 +309,8 @@ bool postgres_link_listen(struct postgres_link *link, int64_t timeout_us, struct
     for (;;) {
         bool up = listener_up(link);
 
+        if (up)
+            try_to_lead(link);
         if (up && next_note(link, a, out))
             return true;
         if (left <= 0)
@@ -296,11 +324,12 @@ bool postgres_link_listen(struct postgres_link *link, int64_t timeout_us, struct
 
 /* ---- open, close ---- */
 
-struct postgres_link *postgres_link_open(const char *url, struct err *e)
+struct postgres_link *postgres_link_open(const char *url, const char *leader_key, struct err *e)
 {
     struct postgres_link *link = xzalloc(sizeof(*link));
 
     link->url = xstrdup(str_of(url));
+    link->leader_key = xstrdup(str_of(leader_key == NULL ? DEFAULT_LEADER_KEY : leader_key));
     pthread_mutex_init(&link->lock, NULL);
     pthread_cond_init(&link->cond, NULL);
     if (!listener_connect(link, &link->alone, e)) {
@@ -332,6 +361,7 @@ void postgres_link_close(struct postgres_link *link)
     pthread_cond_destroy(&link->cond);
     pthread_mutex_destroy(&link->lock);
     free(link->url);
+    free(link->leader_key);
     free(link);
 }
 

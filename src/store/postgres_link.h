@@ -8,9 +8,11 @@
 
 struct postgres_link;
 
-struct postgres_link *postgres_link_open(const char *url, struct err *e);
+/* leader_key NULL: the default. */
+struct postgres_link *postgres_link_open(const char *url, const char *leader_key, struct err *e);
 void postgres_link_close(struct postgres_link *link); /* NULL is fine */
 bool postgres_link_was_alone(const struct postgres_link *link);
+bool postgres_link_leads(const struct postgres_link *link); /* any thread */
 void postgres_link_notify(struct postgres_link *link, const struct store_note *notes, size_t n);
 bool postgres_link_listen(struct postgres_link *link, int64_t timeout_us, struct arena *a,
                           struct store_note *out);

@@ -27,13 +27,13 @@ static bool open_sqlite(struct store *s, const char *path, struct err *e)
     return s->home != NULL && migrate_new(s, e) && sqlite_home_start(s->home, e);
 }
 
-static bool open_postgres(struct store *s, const char *url, struct err *e)
+static bool open_postgres(struct store *s, const struct store_options *opt, struct err *e)
 {
     s->kind = &POSTGRES_KIND;
-    s->url = xstrdup(str_of(url));
+    s->url = xstrdup(str_of(opt->url));
     if (!migrate_new(s, e))
         return false;
-    s->link = postgres_link_open(url, e);
+    s->link = postgres_link_open(opt->url, opt->leader_key, e);
     return s->link != NULL;
 }
 
@@ -48,7 +48,7 @@ struct store *store_open(const struct store_options *opt, struct err *e)
     else if (str_starts(url, sqlite) && url.n > sqlite.n)
         ok = open_sqlite(s, opt->url + sqlite.n, e);
     else if (str_starts(url, STR("postgres://")) || str_starts(url, STR("postgresql://")))
-        ok = open_postgres(s, opt->url, e);
+        ok = open_postgres(s, opt, e);
     else
         err_set(e, ERR_VALIDATION,
                 "the database address must begin with sqlite:// (sqlite:///absolute/path, "
@@ -84,6 +84,11 @@ void store_notify(struct store *s, const struct store_note *notes, size_t n)
 {
     if (s->link != NULL)
         postgres_link_notify(s->link, notes, n);
+}
+
+bool store_leads(const struct store *s)
+{
+    return s->link == NULL || postgres_link_leads(s->link);
 }
 
 bool store_listen(struct store *s, int64_t timeout_us, struct arena *a, struct store_note *out)

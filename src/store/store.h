@@ -18,6 +18,7 @@ struct store_options {
     const char *url; /* sqlite:///absolute/path, sqlite://relative, postgres://… (libpq's own
                         syntax), or "memory:" (a database file in a private temporary folder,
                         without syncs, gone at close) */
+    const char *leader_key; /* Postgres; NULL: rebuno_scheduler_leader */
 };
 
 /* Opens, takes the lock against a second process (SQLite: on a file beside the database and on the
@@ -32,6 +33,10 @@ bool store_is_sqlite(const struct store *s); /* one writer; its working set keep
  * session-level advisory lock on a connection of its own, held until close). SQLite: always true.
  */
 bool store_was_alone(const struct store *s);
+/* This kernel is the one that does the background work. Postgres: the holder of an advisory lock
+ * named by leader_key; while store_listen is being called, a second after the holder has gone
+ * another one is. SQLite: always true. Any thread. */
+bool store_leads(const struct store *s);
 
 /* ---- writing ---- */
 struct store_writer *store_writer_open(struct store *s, struct err *e);

@@ -336,6 +336,21 @@ class TestReplicas:
         url = postgres.new_url()
         return launch(database_url=url), launch(database_url=url)
 
+    def test_background_work_goes_on_without_its_leader(
+        self, postgres: Cluster, launch: NewKernel, new_agent: NewAgent
+    ) -> None:
+        """Whichever kernel watched over the leases: when it is killed, another one does."""
+        url, env = postgres.new_url(), {"REBUNO_DISPATCH_LEASE_TIMEOUT": "2s"}
+        first = launch(database_url=url, env=env)
+        agent = new_agent(first)
+        run = begun(first, agent)
+        second = launch(database_url=url, env=env)
+        agent.kernel_url = second.url
+        first.kill()
+        again = agent.take_attempt(run.id, 15)
+        assert again.delivery.attempt == run.delivery.attempt + 1
+        again.complete().expect(204)
+
     def test_either_serves_an_attempt(
         self, pair: tuple[Kernel, Kernel], new_agent: NewAgent
     ) -> None:
