@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import threading
 from pathlib import Path
@@ -60,6 +61,8 @@ class Cli:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env=self.environment({}),
+            # A test run in the background has SIGINT ignored, and its children would inherit that.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
         )
 
 
