@@ -2,6 +2,7 @@
 #include "store/sqlite_checkpoint.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <time.h>
 
@@ -11,8 +12,9 @@
 
 enum {
     PAGE_BYTES = 4096,
-    WAKE_FRAMES = 4 * 1024 * 1024 / PAGE_BYTES,
-    FORCE_FRAMES = 32 * 1024 * 1024 / PAGE_BYTES,
+    WAKE_FRAMES = 1 * 1024 * 1024 / PAGE_BYTES,
+    ANEW_FRAMES = 2 * 1024 * 1024 / PAGE_BYTES, /* from here on after a copy, when little is left */
+    FORCE_FRAMES = 40 * 1024 * 1024 / PAGE_BYTES,
     FORCE_WAIT_MS = 2000,                              /* a reader holds a snapshot for one call */
     FORCE_AGAIN_FRAMES = 2 * 1024 * 1024 / PAGE_BYTES, /* after a wait in vain */
 };
@@ -26,6 +28,7 @@ struct sqlite_checkpointer {
     pthread_mutex_t lock;    /* guards wake and stop */
     pthread_cond_t cond;
     bool wake, stop;
+    atomic_bool copied; /* the thread has just caught up: what is left for the writer is little */
     /* the writer's: frames at the last wake, and from where on it starts the log anew */
     int noted, force_at;
 };
@@ -76,7 +79,9 @@ static void *checkpoint_thread(void *arg)
         if (wake) {
             pthread_mutex_lock(&c->copying);
             copy_log(c);
+            copy_log(c); /* what came meanwhile, so that less is left */
             pthread_mutex_unlock(&c->copying);
+            atomic_store(&c->copied, true);
         }
         pthread_mutex_lock(&c->lock);
     }
@@ -136,12 +141,12 @@ void sqlite_checkpointer_stop(struct sqlite_checkpointer *c)
     free(c);
 }
 
+/* `copying` is held. */
 static void start_log_anew(struct sqlite_checkpointer *c, sqlite3 *writer, int frames)
 {
     static struct log_limit limit;
     int rc;
 
-    pthread_mutex_lock(&c->copying);
     sqlite3_busy_timeout(writer, FORCE_WAIT_MS);
     rc = sqlite3_wal_checkpoint_v2(writer, NULL, SQLITE_CHECKPOINT_RESTART, NULL, NULL);
     sqlite3_busy_timeout(writer, SQLITE_BUSY_MS);
@@ -159,6 +164,13 @@ void sqlite_checkpointer_note(struct sqlite_checkpointer *c, sqlite3 *writer, in
         c->force_at = FORCE_FRAMES;
     }
     if (frames >= c->force_at) {
+        pthread_mutex_lock(&c->copying);
+        start_log_anew(c, writer, frames);
+        return;
+    }
+    /* The best moment: the thread is idle and has left next to nothing. */
+    if (frames >= ANEW_FRAMES && atomic_exchange(&c->copied, false) &&
+        pthread_mutex_trylock(&c->copying) == 0) {
         start_log_anew(c, writer, frames);
         return;
     }
