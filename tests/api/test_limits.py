@@ -1,4 +1,4 @@
-"""Every limit at one below, at, one above and a hundred times."""
+"""Every limit at one below, at, one above and a hundred times. Guarantee 8 of ARCHITECTURE.md."""
 
 import contextlib
 import json

@@ -1,4 +1,4 @@
-"""Reporting what came of a step."""
+"""Reporting what came of a step. Guarantee 2 of ARCHITECTURE.md."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor

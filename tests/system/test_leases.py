@@ -1,4 +1,7 @@
-"""Leases: what keeps one, what happens when one runs out, and what a late attempt may do."""
+"""Leases: what keeps one, what happens when one runs out, and what a late attempt may do.
+
+Guarantee 6 of ARCHITECTURE.md.
+"""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,7 @@
-"""The kernel is killed and stopped: what was acknowledged is there, and agents do not notice."""
+"""The kernel is killed and stopped: what was acknowledged is there, and agents do not notice.
+
+Guarantees 1 and 7 of ARCHITECTURE.md.
+"""
 
 import os
 import random

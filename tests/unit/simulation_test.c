@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * A deterministic simulation of the kernel: the real rules, a fake clock, a store in memory, and
  * random schedules of agents that crash, stall, repeat themselves and race, of kernels that are
- * killed and of commits that fail. After every group the guarantees of the model are checked
- * against what the simulation itself knows.
+ * killed and of commits that fail. After every group the guarantees 2 to 6 of ARCHITECTURE.md are
+ * checked against what the simulation itself knows.
  *
  *   SIM_SEED=n build/tests/unit/simulation_test     reruns one schedule
  *   SIM_RUNS=n …                                    runs that many (default 3000) */
