@@ -99,7 +99,7 @@ static void add_dispatches(struct buf *out, const struct engine_stats *s,
     if (sender == NULL)
         return;
     metric_begin(out, "rebuno_dispatch_latency_seconds", METRIC_SUMMARY,
-                 "From a delivery's being due to the webhook's answer.");
+                 "From a delivery's claim to the webhook's answer.");
     metric_seconds(out, "rebuno_dispatch_latency_seconds_sum", get(&sender->latency_sum_us));
     metric_value(out, "rebuno_dispatch_latency_seconds_count", NULL, NULL,
                  get(&sender->latency_count));

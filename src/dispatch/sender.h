@@ -21,7 +21,7 @@ struct sender_options {
 
 struct sender_stats {
     atomic_uint_fast64_t delivered, failed;
-    atomic_uint_fast64_t latency_count, latency_sum_us; /* from queued to the webhook's answer */
+    atomic_uint_fast64_t latency_count, latency_sum_us; /* from the claim to the webhook's answer */
     atomic_int_fast64_t in_flight;
 };
 

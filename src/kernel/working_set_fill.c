@@ -256,8 +256,8 @@ void ws_retire_dispatch(struct working_set *ws, struct execution *exec)
     copy = arena_new(&ws->arena, struct dispatch);
     *copy = *exec->dispatch;
     copy->status = DISPATCH_RETIRED;
-    /* A row that is born and retired in one group was never seen by anyone, yet its id was: keep
-     * it. */
+    /* One that is born and retired in one group was never claimed, so no agent knows its id, and
+     * the store keeps no row of it. */
     LIST_ADD(ws->changes.retired, copy);
     free(exec->dispatch);
     exec->dispatch = NULL;
