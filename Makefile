@@ -1,11 +1,13 @@
 # Builds build/rebuno and its tests. Variants live in folders of their own: `make` (build/), `make SAN=address`
-# (build/asan/), `make SAN=thread` (build/tsan/), `make FUZZ=1` (build/fuzz/, clang and libFuzzer).
+# (build/asan/), `make SAN=thread` (build/tsan/), `make FUZZ=1` (build/fuzz/, clang and libFuzzer), `make FAULT=1`
+# (build/fault/, with the points of base/fault.h, at which tests let it die).
 #
 #   make              the program
 #   make unit         C tests of this variant, built and run
 #   make fuzzers      FUZZ=1 only: the fuzz targets
 #   make check        layers, style, headers, unit tests
 #   make lint         clang-tidy over src/ (.clang-tidy says what for)
+#   make analyze      gcc's static analyzer over src/
 #   make format       clang-format over src/, tests/ and bench/; `make check-format` only looks
 CC ?= gcc
 ifeq ($(origin CC),default)
@@ -24,12 +26,16 @@ SANFLAGS := -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-om
 else ifeq ($(SAN),thread)
 OUT := build/tsan
 SANFLAGS := -fsanitize=thread -fno-omit-frame-pointer -g
+else ifneq ($(FAULT),)
+OUT := build/fault
+SANFLAGS :=
+FAULTS := -DREBUNO_FAULTS
 else
 OUT := build
 SANFLAGS :=
 endif
 
-PKGS := libcurl sqlite3 libpq libfyaml libcrypto libzstd
+PKGS := libcurl sqlite3 libpq libfyaml libcrypto libzstd re2
 PKG_CFLAGS := $(patsubst -I%,-isystem %,$(shell pkg-config --cflags $(PKGS)))
 PKG_LIBS := $(shell pkg-config --libs $(PKGS))
 
@@ -42,8 +48,11 @@ WARN := $(COMMON_WARN) $(GCC_WARN)
 else
 WARN := $(COMMON_WARN) -Wimplicit-fallthrough
 endif
+CXX_WARN := -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wsign-conversion -Wformat=2 -Wundef -Wpointer-arith \
+	-Wcast-qual -Wold-style-cast
 ifeq ($(CI),true)
 WARN += -Werror
+CXX_WARN += -Werror
 endif
 ifeq ($(SANFLAGS),)
 HARDEN := -D_FORTIFY_SOURCE=2
@@ -54,12 +63,16 @@ WARN += -Wno-null-dereference $(if $(FUZZ),,-Wno-maybe-uninitialized)
 endif
 
 CFLAGS := -std=c17 -D_GNU_SOURCE -O2 -g $(HARDEN) -fstack-protector-strong -fPIE -pthread $(WARN) $(SANFLAGS)
-CPPFLAGS := -Isrc -I$(OUT)/gen $(PKG_CFLAGS)
+# The wrapper of RE2 (src/policy/regex.cc) is C++ behind a C interface.
+CXXFLAGS := -std=c++17 -D_GNU_SOURCE -O2 -g $(HARDEN) -fno-exceptions -fno-rtti -fstack-protector-strong -fPIE \
+	-pthread $(CXX_WARN) $(SANFLAGS)
+CPPFLAGS := -Isrc -I$(OUT)/gen $(FAULTS) $(PKG_CFLAGS)
 LDFLAGS := -pie -Wl,-z,relro,-z,now -pthread $(SANFLAGS)
-LDLIBS := $(PKG_LIBS) -lm
+LDLIBS := $(PKG_LIBS) -lstdc++ -lm
 
 SRC := $(sort $(wildcard src/*/*.c))
-OBJ := $(SRC:src/%.c=$(OUT)/obj/%.o)
+CXX_SRC := $(sort $(wildcard src/*/*.cc))
+OBJ := $(SRC:src/%.c=$(OUT)/obj/%.o) $(CXX_SRC:src/%.cc=$(OUT)/obj/%.o)
 LIB := $(OUT)/librebuno.a
 UNIT_SRC := $(sort $(wildcard tests/unit/*_test.c tests/store/*_test.c))
 UNIT_BIN := $(UNIT_SRC:tests/%.c=$(OUT)/tests/%)
@@ -70,14 +83,15 @@ FUZZ_BIN := $(FUZZ_SRC:tests/fuzz/%.c=$(OUT)/%)
 BENCH_SRC := $(sort $(wildcard bench/*.c))
 BENCH_BIN := $(BENCH_SRC:bench/%.c=$(OUT)/bench/%) $(OUT)/bench/sync_count.so
 BENCH_LIB := $(patsubst bench/%.c,$(OUT)/bench/%.o,$(sort $(wildcard bench/lib/*.c))) \
-	$(filter $(OUT)/obj/base/% $(OUT)/obj/domain/%,$(OBJ))
+	$(filter-out $(OUT)/obj/base/yaml%,$(filter $(OUT)/obj/base/% $(OUT)/obj/domain/%,$(OBJ)))
 HEADERS := $(sort $(wildcard src/*/*.h))
-LINT := $(patsubst src/%.c,$(OUT)/lint/%.ok,$(SRC) src/main.c)
-FORMATTED := $(sort $(wildcard src/*.c src/*/*.c src/*/*.h tests/*/*.c tests/*/*.h bench/*.c bench/*/*.c bench/*/*.h))
+LINT := $(patsubst src/%.c,$(OUT)/lint/%.ok,$(SRC) src/main.c) $(patsubst src/%.cc,$(OUT)/lint/%.ok,$(CXX_SRC))
+ANALYZED := $(patsubst src/%.c,build/analyze/%.o,$(SRC) src/main.c)
+FORMATTED := $(sort $(wildcard src/*.c src/*/*.c src/*/*.cc src/*/*.h tests/*/*.c tests/*/*.h bench/*.c bench/*/*.c bench/*/*.h))
 MIGRATIONS := $(sort $(wildcard src/store/migrations/*/*.sql))
 VERSION := $(shell cat VERSION)
 
-.PHONY: all unit fuzzers bench check check-format check-headers check-layers check-style format lint clean
+.PHONY: all unit fuzzers bench check check-format check-headers check-layers check-style format lint analyze clean
 .SECONDARY:
 all: $(OUT)/rebuno
 
@@ -91,6 +105,10 @@ $(LIB): $(OBJ)
 $(OUT)/obj/%.o: src/%.c | $(OUT)/gen/migrations.inc
 	@mkdir -p $(@D)
 	$(CC) $(CPPFLAGS) -DREBUNO_VERSION='"$(VERSION)"' $(CFLAGS) -MMD -MP -c -o $@ $<
+
+$(OUT)/obj/%.o: src/%.cc
+	@mkdir -p $(@D)
+	$(CXX) -Isrc $(PKG_CFLAGS) $(CXXFLAGS) -MMD -MP -c -o $@ $<
 
 $(OUT)/tests/%.o: tests/%.c | $(OUT)/gen/migrations.inc
 	@mkdir -p $(@D)
@@ -145,6 +163,23 @@ $(OUT)/lint/%.ok: src/%.c $(HEADERS) .clang-tidy | $(OUT)/gen/migrations.inc
 	@mkdir -p $(@D)
 	clang-tidy-14 --quiet $< -- -std=c17 -D_GNU_SOURCE $(CPPFLAGS) -DREBUNO_VERSION='"$(VERSION)"'
 	@touch $@
+
+$(OUT)/lint/%.ok: src/%.cc $(HEADERS) .clang-tidy
+	@mkdir -p $(@D)
+	clang-tidy-14 --quiet $< -- -std=c++17 -D_GNU_SOURCE -fno-exceptions -fno-rtti -Isrc $(PKG_CFLAGS)
+	@touch $@
+
+# Follows whole paths, for leaks, NULL, and memory that is freed or was never set. Six times gcc's own patience: with less it
+# gives up on one function in ten. At -O1, where it is fastest and finds the most; without _FORTIFY_SOURCE, whose memcpy it
+# does not know. Not C++, which gcc 12 cannot analyze. What it finds wrongly is mended by saying the code more plainly, or by
+# an ASSERT of what it overlooks.
+analyze: $(ANALYZED)
+	@echo "gcc's analyzer finds nothing in $(words $(ANALYZED)) files"
+
+build/analyze/%.o: src/%.c | $(OUT)/gen/migrations.inc
+	@mkdir -p $(@D)
+	gcc $(CPPFLAGS) -DREBUNO_VERSION='"$(VERSION)"' -std=c17 -D_GNU_SOURCE -O1 -pthread -Werror \
+		-fanalyzer --param analyzer-bb-explosion-factor=30 -MMD -MP -c -o $@ $<
 
 format:
 	clang-format-14 -i $(FORMATTED)

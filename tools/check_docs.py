@@ -1,5 +1,5 @@
-"""Fails on a route, event, error code, metric, flag or variable that the documents do not name, and on a relative link that
-leads nowhere. The code's own tables are the lists. Prints `N passed, N failed`."""
+"""Fails on a route, event, error code, metric, flag or variable that the documents do not name, and on a link within the tree
+that leads nowhere. The code's own tables are the lists. Prints `N passed, N failed`."""
 
 import pathlib
 import re
@@ -42,6 +42,13 @@ def openapi_routes() -> set[tuple[str, str]]:
     return out
 
 
+def anchors(page: pathlib.Path) -> set[str]:
+    """What a page's headings are called in links to them."""
+    prose = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    headings = re.findall(r"^#+ +(.+?) *$", prose, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in headings}
+
+
 def main() -> int:
     passed, failures = 0, []
 
@@ -73,9 +80,19 @@ def main() -> int:
         check(name in text("docs/configuration.md"), f"docs/configuration.md does not name {name}")
     for name in found(r'\.flag = "([a-z-]+)"', "src/cli/config.c"):
         check(f"--{name}" in text("docs/configuration.md"), f"docs/configuration.md does not name --{name}")
+    for name in found(r'\.name = "([a-z -]+)"', "src/cli/commands.c"):
+        check(f"rebuno {name}" in text("docs/cli.md"), f"docs/cli.md does not name rebuno {name}")
+    for name in found(r'\{\s*"([a-z-]+)",\s*(?:"[A-Z]+"|NULL),', "src/cli/commands.c"):
+        check(f"--{name}" in text("docs/cli.md"), f"docs/cli.md does not name --{name}")
+    docs = "".join(page.read_text(encoding="utf-8") for page in ROOT.glob("docs/*.md"))
+    sources = [str(p.relative_to(ROOT)) for p in (ROOT / "src").glob("*/*.c") if p.name != "fault.c"]  # that is for tests
+    for name in found(r'getenv\("(\w+)"\)', *sources):
+        check(name in docs or not name.startswith("REBUNO_"), f"no document names the variable {name}")
     for page in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md"), ROOT / "sdk/python/README.md"]:
-        for link in re.findall(r"\]\((?!https?:|#|mailto:)([^)#\s]+)", page.read_text(encoding="utf-8")):
-            check((page.parent / link).exists(), f"{page.relative_to(ROOT)} links to {link}, which is not there")
+        for path, anchor in re.findall(r"\]\((?!https?:|mailto:)([^)#\s]*)(?:#([^)\s]+))?\)", page.read_text(encoding="utf-8")):
+            target = page.parent / path if path else page
+            there = target.exists() and (not anchor or anchor in anchors(target))
+            check(there, f"{page.relative_to(ROOT)} links to {path}{'#' if anchor else ''}{anchor}, which is not there")
     for f in failures:
         print(f)
     print(f"{passed} passed, {len(failures)} failed")

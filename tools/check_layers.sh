@@ -9,7 +9,7 @@ rank() {
     esac
 }
 bad=0
-for f in src/*/*.c src/*/*.h; do
+for f in src/*/*.c src/*/*.cc src/*/*.h; do
     [ -e "$f" ] || continue
     layer=$(basename "$(dirname "$f")")
     own=$(rank "$layer")
@@ -24,7 +24,8 @@ for f in src/*/*.c src/*/*.h; do
     case $layer in
     base | domain | policy | kernel)
         if grep -nE '#include <(sqlite3|libpq-fe|curl/|pthread|sys/socket|sys/epoll)' "$f" | grep -v '^$' >&2; then
-            [ "$layer" = base ] || { echo "$f: $layer/ knows no SQL, sockets or threads" >&2; bad=1; }
+            # The cache of compiled bundles is asked by every thread that decides or compiles: its mutex is its own affair.
+            [ "$layer" = base ] || [ "$f" = src/policy/cache.c ] || { echo "$f: $layer/ knows no SQL, sockets or threads" >&2; bad=1; }
         fi
         ;;
     esac

@@ -60,7 +60,7 @@ def check(path: Path) -> list[str]:
 
 
 def main() -> int:
-    paths = sorted([*ROOT.glob("src/**/*.c"), *ROOT.glob("src/**/*.h")])
+    paths = sorted(path for kind in ("c", "cc", "h") for path in ROOT.glob(f"src/**/*.{kind}"))
     wrong = [line for path in paths for line in check(path)]
     print("\n".join(wrong) if wrong else f"the style of {len(paths)} files is in order")
     return 1 if wrong else 0

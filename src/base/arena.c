@@ -112,6 +112,18 @@ static void *alloc_own_block(struct arena *a, size_t n)
     return b->bytes;
 }
 
+/* From the head block, which has room for it. */
+static void *take(struct arena *a, size_t n)
+{
+    size_t room = (size_t)(a->end - a->next);
+    size_t step = (n + ARENA_ALIGN - 1) / ARENA_ALIGN * ARENA_ALIGN;
+    char *p = a->next;
+
+    a->next = step < room ? p + step : a->end;
+    UNPOISON(p, n);
+    return p;
+}
+
 static void *alloc_new_head(struct arena *a, size_t n)
 {
     size_t size = BLOCK_FIRST;
@@ -124,22 +136,14 @@ static void *alloc_new_head(struct arena *a, size_t n)
     b->next = a->head;
     a->head = b;
     head_open(a);
-    return arena_alloc(a, n);
+    return take(a, n);
 }
 
 void *arena_alloc(struct arena *a, size_t n)
 {
-    size_t room = (size_t)(a->end - a->next);
-
-    if (n > room)
+    if (n > (size_t)(a->end - a->next) || a->next == NULL) /* NULL: nothing asked of an empty one */
         return alloc_new_head(a, n);
-    size_t step = (n + ARENA_ALIGN - 1) / ARENA_ALIGN * ARENA_ALIGN;
-    char *p = a->next;
-    if (p == NULL) /* nothing asked of an empty arena */
-        return alloc_new_head(a, 1);
-    a->next = step < room ? p + step : a->end;
-    UNPOISON(p, n);
-    return p;
+    return take(a, n);
 }
 
 void *arena_zalloc(struct arena *a, size_t n)

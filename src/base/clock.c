@@ -84,6 +84,93 @@ void clock_format_rfc3339(struct buf *out, int64_t wall_us)
     buf_add(out, (struct str){t, sizeof t - 1});
 }
 
+/* ---- reading RFC 3339 ---- */
+
+/* Takes what the pattern says from the front of *s: '0' is a digit of the number in hand, anything
+ * else stands for itself and ends the number. */
+static bool take(struct str *s, const char *pattern, int *numbers)
+{
+    int n = 0;
+
+    for (size_t i = 0; pattern[i] != '\0'; i++) {
+        bool digit = pattern[i] == '0', in_bounds = i < s->n;
+        char c = in_bounds ? s->p[i] : '\0';
+
+        if (digit ? c < '0' || c > '9' : c != pattern[i])
+            return false;
+        if (digit)
+            numbers[n] = numbers[n] * 10 + (c - '0');
+        else
+            n++;
+    }
+    *s = str_slice(*s, strlen(pattern), s->n);
+    return true;
+}
+
+static bool take_fraction(struct str *s, int64_t *us)
+{
+    int64_t unit = US_PER_S / 10;
+    size_t i = 1;
+
+    if (s->n == 0 || s->p[0] != '.')
+        return true;
+    for (; i < s->n && s->p[i] >= '0' && s->p[i] <= '9'; i++, unit /= 10)
+        *us += (s->p[i] - '0') * unit;
+    *s = str_slice(*s, i, s->n);
+    return i > 1;
+}
+
+static bool take_offset(struct str *s, int64_t *seconds)
+{
+    int at[2] = {0};
+    int64_t sign = 1;
+
+    if (str_eq(*s, STR("Z")) || str_eq(*s, STR("z"))) {
+        *seconds = 0;
+        return true;
+    }
+    if (s->n == 0 || (s->p[0] != '+' && s->p[0] != '-'))
+        return false;
+    sign = s->p[0] == '-' ? -1 : 1;
+    *s = str_slice(*s, 1, s->n);
+    if (!take(s, "00:00", at) || s->n != 0 || at[0] > 23 || at[1] > 59)
+        return false;
+    *seconds = sign * (at[0] * 3600 + at[1] * 60);
+    return true;
+}
+
+static int days_of(int year, int month)
+{
+    static const int DAYS[] = {31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31};
+    bool leap = (year % 4 == 0 && year % 100 != 0) || year % 400 == 0;
+
+    return DAYS[month - 1] + (month == 2 && leap);
+}
+
+bool clock_parse_rfc3339(struct str s, int64_t *wall_us)
+{
+    int date[3] = {0}, day[3] = {0};
+    int64_t us = 0, offset_s = 0;
+    struct tm tm = {0};
+
+    if (!take(&s, "0000-00-00", date) || s.n == 0 || (s.p[0] | 0x20) != 't')
+        return false;
+    s = str_slice(s, 1, s.n);
+    if (!take(&s, "00:00:00", day) || !take_fraction(&s, &us) || !take_offset(&s, &offset_s))
+        return false;
+    if (date[1] < 1 || date[1] > 12 || date[2] < 1 || date[2] > days_of(date[0], date[1]) ||
+        day[0] > 23 || day[1] > 59 || day[2] > 60) /* 60: a leap second */
+        return false;
+    tm.tm_year = date[0] - 1900;
+    tm.tm_mon = date[1] - 1;
+    tm.tm_mday = date[2];
+    tm.tm_hour = day[0];
+    tm.tm_min = day[1];
+    tm.tm_sec = day[2];
+    *wall_us = ((int64_t)timegm(&tm) - offset_s) * US_PER_S + us;
+    return true;
+}
+
 /* ---- durations ---- */
 
 static const struct {

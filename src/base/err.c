@@ -73,3 +73,11 @@ void assert_failed(const char *expr, const char *file, int line)
               {"line", log_int(line)});
     abort();
 }
+
+void err_details(struct err *e, struct str json)
+{
+    if (json.n >= sizeof(e->details))
+        return;
+    memcpy(e->details, json.p, json.n);
+    e->details[json.n] = '\0';
+}

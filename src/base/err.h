@@ -27,7 +27,7 @@ enum err_code {
                        and decide again. */
 };
 
-enum { ERR_MESSAGE_MAX = 512, ERR_DETAILS_MAX = 256 };
+enum { ERR_MESSAGE_MAX = 512, ERR_DETAILS_MAX = 1024 };
 
 struct err {
     enum err_code code;
@@ -38,6 +38,8 @@ struct err {
 /* Sets code and message (details become empty) and returns false, so that callers write `return
  * err_set(...)`. */
 bool err_set(struct err *e, enum err_code code, const char *fmt, ...) PRINTF_LIKE(3, 4);
+/* One JSON object about the error; one that does not fit is left out. After err_set. */
+void err_details(struct err *e, struct str json);
 /* Says in the details that nobody knows whether the write happened. */
 void err_outcome_unknown(struct err *e);
 /* The wire's name of a code ("validation_error"); static. */

@@ -10,14 +10,6 @@
 int LLVMFuzzerInitialize(int *argc, char ***argv);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 
-const char *__lsan_default_suppressions(void);
-/* libfyaml 0.7.12 loses a buffer when it decodes a scalar with many escapes. What we ourselves
- * leave unfreed is found by manifest_test under AddressSanitizer. */
-const char *__lsan_default_suppressions(void)
-{
-    return "leak:libfyaml.so\n";
-}
-
 static char path[] = "/tmp/rebuno-manifest-fuzz-XXXXXX";
 
 static void remove_file(void)

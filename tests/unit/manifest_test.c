@@ -102,7 +102,7 @@ static const struct {
     {STR_INIT("{}\n"), ":1:1: the key agents is missing"},
     {STR_INIT("agent: []\n"), ":1:1: manifest: unknown key \"agent\"; did you mean agents?"},
     {STR_INIT("agents: []\nwebhooks: 1\n"), ":2:1: manifest: unknown key \"webhooks\""},
-    {STR_INIT("agents: []\nagents: []\n"), ":2:1: agents is given twice"},
+    {STR_INIT("agents: []\nagents: []\n"), ":2:1: manifest: agents is given twice"},
     {STR_INIT("agents: yes\n"), ":1:9: agents must be a list"},
     {STR_INIT("agents:\n"), ":1:1: agents must be a list"},
     {STR_INIT("agents:\n  - coder\n"),
@@ -112,10 +112,21 @@ static const struct {
     {STR_INIT(AGENT "    webhok_url: x\n"),
      ":5:5: agent \"coder\": unknown key \"webhok_url\"; did you mean webhook_url?"},
     {STR_INIT(AGENT "    secret: x\n"), ":5:5: agent \"coder\": secret is given twice"},
-    {STR_INIT(AGENT "    policy: |\n      x\n"),
-     ":5:5: agent \"coder\": policy is not available in this version"},
-    {STR_INIT(AGENT "    policy_file: p.yaml\n"),
-     ":5:5: agent \"coder\": policy_file is not available in this version"},
+    {STR_INIT(AGENT "    policy: |\n      rules:\n      - id: a\n        than: 1\n"),
+     ":6:1: agent \"coder\": policy: line 3, column 3: rule \"a\": unknown key \"than\"; did you "
+     "mean then?"},
+    {STR_INIT(AGENT "    policy: x\n"),
+     ":5:13: agent \"coder\": policy: line 1, column 1: policy: it must be a mapping with the keys "
+     "default_action and rules"},
+    {STR_INIT(AGENT "    policy: {rules: []}\n"),
+     ":5:13: agent \"coder\": policy must be a block of YAML: \"policy: |\""},
+    {STR_INIT(AGENT "    policy:\n"), ":5:5: agent \"coder\": policy has no value"},
+    {STR_INIT(AGENT "    policy_file:\n"), ":5:5: agent \"coder\": policy_file has no value"},
+    {STR_INIT(AGENT "    policy_file: nothing-here.yaml\n"),
+     ":5:18: agent \"coder\": policy_file: cannot read /tmp/nothing-here.yaml: No such file or "
+     "directory"},
+    {STR_INIT(AGENT "    policy: 'rules: []'\n    policy_file: p.yaml\n"),
+     ":6:5: agent \"coder\": policy and policy_file exclude each other"},
     {STR_INIT(AGENT "    lease_timeout_seconds: 1.5\n"),
      ":5:28: agent \"coder\": lease_timeout_seconds must be a whole number of seconds above "
      "zero"},
@@ -161,6 +172,113 @@ static void refuses_with_the_place(void **state)
     unsetenv("NOT_SET_HERE");
     for (size_t i = 0; i < COUNT(REFUSED); i++)
         check_refused(REFUSED[i].text, REFUSED[i].message);
+}
+
+/* ---- policies ---- */
+
+#define BUNDLE                                                                                     \
+    "rules:\n- id: a\n  when: {arguments: {path: {regex: '^${HOME}/$'}}}\n  then: {decision: "     \
+    "allow}\n"
+
+static void reads_a_policy_in_place(void **state)
+{
+    struct arena a = {0};
+    struct manifest m;
+    struct hash hash;
+    struct err e;
+
+    (void)state;
+    CHECKF(load_bytes(STR(AGENT "    policy: |\n"
+                                "      rules:\n"
+                                "      - id: a\n"
+                                "        when: {arguments: {path: {regex: '^${HOME}/$'}}}\n"
+                                "        then: {decision: allow}\n"
+                                "  - {id: b, webhook_url: \"http://b\", secret: s}\n"),
+                      &a, &m, &e),
+           "%s", e.message);
+    CHECK_STR(m.agents[0].policy_bundle, STR(BUNDLE)); /* nothing is replaced in it */
+    hash_sha256(STR(BUNDLE), &hash);
+    assert_true(hash_eq(&m.agents[0].policy_hash, &hash));
+    assert_false(str_present(m.agents[1].policy_bundle));
+    arena_free(&a);
+}
+
+/* Another file beside the manifest, while it stands. */
+struct beside {
+    char path[64];
+    const char *name;
+};
+
+static void write_beside(struct beside *b, struct str text)
+{
+    snprintf(b->path, sizeof b->path, "%s.policy", path);
+    b->name = strrchr(b->path, '/') + 1;
+    FILE *f = fopen(b->path, "wb");
+    assert_non_null(f);
+    assert_int_equal(fwrite(text.p, 1, text.n, f), text.n);
+    fclose(f);
+}
+
+static bool load_with_policy_file(const char *name, struct arena *a, struct manifest *m,
+                                  struct err *e)
+{
+    struct buf text = {0};
+
+    buf_printf(&text, AGENT "    policy_file: %s\n", name);
+    bool ok = load_bytes(buf_str(&text), a, m, e);
+    buf_free(&text);
+    return ok;
+}
+
+static void reads_a_policy_file(void **state)
+{
+    struct arena a = {0};
+    struct manifest m;
+    struct beside b;
+    struct hash hash;
+    struct err e;
+
+    (void)state;
+    write_beside(&b, STR(BUNDLE));
+    hash_sha256(STR(BUNDLE), &hash);
+    CHECKF(load_with_policy_file(b.name, &a, &m, &e), "%s", e.message); /* beside the manifest */
+    CHECK_STR(m.agents[0].policy_bundle, STR(BUNDLE));
+    assert_true(hash_eq(&m.agents[0].policy_hash, &hash));
+    CHECKF(load_with_policy_file(b.path, &a, &m, &e), "%s", e.message); /* absolute */
+    CHECK_STR(m.agents[0].policy_bundle, STR(BUNDLE));
+    setenv("POLICY", b.name, 1);
+    CHECKF(load_with_policy_file("${POLICY}", &a, &m, &e), "%s", e.message);
+    arena_free(&a);
+    unlink(b.path);
+}
+
+static void refuses_a_bad_policy_file(void **state)
+{
+    struct arena a = {0};
+    struct buf expected = {0}, huge = {0};
+    struct manifest m;
+    struct beside b;
+    struct err e;
+
+    (void)state;
+    write_beside(&b, STR("rules:\n- id: a\n  then: {decision: maybe}\n"));
+    assert_false(load_with_policy_file(b.name, &a, &m, &e));
+    assert_int_equal(e.code, ERR_VALIDATION);
+    buf_printf(&expected,
+               "%s:3:20: rule \"a\": decision must be allow, deny, require_approval or judge",
+               b.path);
+    CHECK_STR(str_of(e.message), buf_str(&expected));
+    for (int i = 0; i < 5 * 1024; i++)
+        buf_printf(&huge, "#%1023s", "\n");
+    write_beside(&b, buf_str(&huge));
+    assert_false(load_with_policy_file(b.name, &a, &m, &e));
+    CHECKF(strstr(e.message, b.path) != NULL, "%s", e.message);
+    unlink(b.path);
+    assert_false(load_with_policy_file("/", &a, &m, &e));
+    CHECKF(strstr(e.message, "policy_file: cannot read /: ") != NULL, "%s", e.message);
+    buf_free(&expected);
+    buf_free(&huge);
+    arena_free(&a);
 }
 
 /* The parser's own words are not ours to fix; the place and the beginning are. */
@@ -275,6 +393,9 @@ int main(void)
         cmocka_unit_test(reads_agents),
         cmocka_unit_test(reads_an_empty_list),
         cmocka_unit_test(refuses_with_the_place),
+        cmocka_unit_test(reads_a_policy_in_place),
+        cmocka_unit_test(reads_a_policy_file),
+        cmocka_unit_test(refuses_a_bad_policy_file),
         cmocka_unit_test(refuses_bad_syntax),
         cmocka_unit_test(survives_hostile_files),
         cmocka_unit_test(reads_many_agents),
