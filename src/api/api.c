@@ -5,6 +5,7 @@
 #include "api/error.h"
 #include "api/hub.h"
 #include "api/secrets.h"
+#include "base/clock.h"
 #include "base/log.h"
 #include "observe/metrics.h"
 
@@ -14,6 +15,8 @@
 /* What a slow reader of live deltas may lag behind: 64 of them, each of 7000 bytes that may all
  * need escaping. Followers of a log and listings wait for their reader and never come near it. */
 enum { STREAM_PENDING_MAX = 4 * 1024 * 1024 };
+/* What it is in the middle of: nobody waits for the answer any more. */
+static const int64_t ASIDE_PATIENCE_US = 500 * US_PER_MS;
 
 /* ---- the head ---- */
 
@@ -195,6 +198,7 @@ struct api *api_new(const struct api_options *opt, struct err *e)
     api->dev = opt->dev;
     rand_bytes(&api->request_base, sizeof(api->request_base));
     api->readers = readers_new(api->store);
+    api->aside = readers_new_aside(api->store);
     api->secrets = secrets_new();
     api->hub = hub_new(api);
     api->metrics = make_metrics();
@@ -213,8 +217,8 @@ uint16_t api_port(const struct api *api)
 
 bool api_start(struct api *api, struct err *e)
 {
-    return readers_start(api->readers, e) && hub_start(api->hub, e) &&
-           http_server_start(api->server, e);
+    return readers_start(api->readers, e) && readers_start(api->aside, e) &&
+           hub_start(api->hub, e) && http_server_start(api->server, e);
 }
 
 void api_events(struct api *api, const struct uuid *execution_id, bool ended)
@@ -227,11 +231,13 @@ void api_agent_changed(struct api *api, struct str agent_id)
     secrets_forget(api->secrets, agent_id);
 }
 
-void api_drain(struct api *api, int64_t deadline_mono_us)
+bool api_drain(struct api *api, int64_t deadline_mono_us)
 {
     http_server_drain(api->server); /* before the hub: a poll that comes now is answered at once */
     hub_drain(api->hub);
     http_server_stop(api->server, deadline_mono_us);
+    /* What it has may end in a command: none comes after this. */
+    return readers_stop_by(api->aside, clock_mono_us() + ASIDE_PATIENCE_US);
 }
 
 void api_free(struct api *api)
@@ -240,9 +246,11 @@ void api_free(struct api *api)
         return;
     hub_stop(api->hub);
     readers_stop(api->readers);
+    readers_stop(api->aside);
     http_server_free(api->server);
     hub_free(api->hub);
     readers_free(api->readers);
+    readers_free(api->aside);
     secrets_free(api->secrets);
     metrics_free(api->metrics);
     free((char *)(uintptr_t)api->bearer_token.p);

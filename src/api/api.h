@@ -27,9 +27,10 @@ MUST_USE bool api_start(struct api *api, struct err *e);
 void api_events(struct api *api, const struct uuid *execution_id, bool ended);
 void api_delta(struct api *api, const struct uuid *execution_id, struct str note);
 void api_agent_changed(struct api *api, struct str agent_id);
-/* Stops accepting, finishes what is in flight, ends streams and long polls; returns when done or at
- * the deadline. */
-void api_drain(struct api *api, int64_t deadline_mono_us);
+/* Stops accepting, finishes what is in flight, ends streams and long polls; returns when done or
+ * soon after the deadline. False: a thread is not through with a policy that it tests or compiles;
+ * what the API uses must stay. */
+MUST_USE bool api_drain(struct api *api, int64_t deadline_mono_us);
 void api_free(struct api *api);
 
 #endif

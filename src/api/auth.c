@@ -149,19 +149,29 @@ bool auth_check_head(struct request *rq, struct err *e)
     return false;
 }
 
-static enum secrets_verdict check_signature(const struct request *rq)
+static struct signed_call call_of(const struct request *rq)
 {
-    struct signed_request req = {
-        .method = http_method(rq->x),
-        .target = http_target(rq->x),
-        .timestamp = http_header(rq->x, "Rebuno-Timestamp"),
-        .dispatch_id = http_header(rq->x, "Rebuno-Dispatch-Id"),
-        .attempt = http_header(rq->x, "Rebuno-Dispatch-Attempt"),
-        .body = http_body(rq->x),
+    return (struct signed_call){
+        .agent_id = rq->agent_id,
+        .signature = http_header(rq->x, "Rebuno-Signature"),
+        .request =
+            {
+                .method = http_method(rq->x),
+                .target = http_target(rq->x),
+                .timestamp = http_header(rq->x, "Rebuno-Timestamp"),
+                .dispatch_id = http_header(rq->x, "Rebuno-Dispatch-Id"),
+                .attempt = http_header(rq->x, "Rebuno-Dispatch-Attempt"),
+                .body = http_body(rq->x),
+            },
     };
+}
 
-    return secrets_check(rq->api->secrets, rq->agent_id, &req,
-                         http_header(rq->x, "Rebuno-Signature"));
+static bool is_good(const struct request *rq)
+{
+    const struct signed_call call = call_of(rq);
+
+    return secrets_check(rq->api->secrets, call.agent_id, &call.request, call.signature) ==
+           SECRETS_GOOD;
 }
 
 /* What is known did not fit, or nothing is: the secret may have been changed elsewhere. Look once.
@@ -169,11 +179,12 @@ static enum secrets_verdict check_signature(const struct request *rq)
 static void check_anew(struct request *rq, struct store_reader *r)
 {
     void (**next)(struct request * rq) = rq->state;
-    bool found;
+    const struct signed_call call = call_of(rq);
+    enum secrets_verdict verdict;
     struct err e;
 
-    if (secrets_load(rq->api->secrets, rq->agent_id, r, &found, &e)) {
-        if (found && check_signature(rq) == SECRETS_GOOD) {
+    if (secrets_check_anew(rq->api->secrets, r, &call, &verdict, &e)) {
+        if (verdict == SECRETS_GOOD) {
             (*next)(rq);
             return;
         }
@@ -186,7 +197,7 @@ void auth_check_request(struct request *rq, void (*next)(struct request *rq))
 {
     void (**kept)(struct request * rq);
 
-    if (!str_present(rq->agent_id) || check_signature(rq) == SECRETS_GOOD) {
+    if (!str_present(rq->agent_id) || is_good(rq)) {
         next(rq);
         return;
     }

@@ -37,27 +37,51 @@ static bool is_live(struct str status)
     return execution_status_parse(status, &s) && !execution_status_is_terminal(s);
 }
 
-static void member_waiting_on(struct json_writer *w, const struct execution_view *v, int64_t now_us)
+static void add_approval_waits(struct json_writer *w, const struct waits *waits)
+{
+    for (size_t i = 0; i < waits->n; i++) {
+        jw_open(w, '{');
+        jw_member_str(w, "kind", STR("approval"));
+        member_uuid(w, "id", &waits->approvals[i].id);
+        member_time_opt(w, "until", waits->approvals[i].timeout_at);
+        jw_close(w, '}');
+    }
+}
+
+/* A rate limit's time may be up, and then its delivery has only to find its turn. */
+static void add_delivery_wait(struct json_writer *w, const struct execution_view *v, int64_t now_us)
 {
     bool leased = str_present(v->dispatch_status) &&
                   !str_eq(v->dispatch_status, dispatch_status_name(DISPATCH_QUEUED));
+    bool later = v->due_at > now_us, limited = !leased && v->parked && later;
 
-    jw_key(w, "waiting_on");
-    jw_open(w, '[');
     jw_open(w, '{');
-    jw_member_str(w, "kind", leased ? STR("agent") : STR("dispatch"));
+    jw_member_str(w, "kind", leased ? STR("agent") : limited ? STR("rate_limit") : STR("dispatch"));
     if (leased) {
         jw_member_str(w, "id", v->agent_id);
         member_time_opt(w, "until", v->lease_until);
     } else if (str_present(v->dispatch_status)) {
-        member_uuid(w, "id", &v->dispatch_id);
-        member_time_opt(w, "until", v->due_at > now_us ? v->due_at : 0);
+        if (!limited)
+            member_uuid(w, "id", &v->dispatch_id);
+        member_time_opt(w, "until", later ? v->due_at : 0);
     }
     jw_close(w, '}');
+}
+
+static void member_waiting_on(struct json_writer *w, const struct execution_view *v,
+                              const struct waits *waits, int64_t now_us)
+{
+    jw_key(w, "waiting_on");
+    jw_open(w, '[');
+    if (waits->n > 0)
+        add_approval_waits(w, waits);
+    else
+        add_delivery_wait(w, v, now_us);
     jw_close(w, ']');
 }
 
-void encode_execution(struct json_writer *w, const struct execution_view *v, int64_t now_us)
+void encode_execution(struct json_writer *w, const struct execution_view *v,
+                      const struct waits *waits, int64_t now_us)
 {
     jw_open(w, '{');
     member_uuid(w, "id", &v->id);
@@ -73,7 +97,7 @@ void encode_execution(struct json_writer *w, const struct execution_view *v, int
     member_time_opt(w, "updated_at", v->updated_at);
     member_time_opt(w, "deadline_at", v->deadline_at);
     if (is_live(v->status))
-        member_waiting_on(w, v, now_us);
+        member_waiting_on(w, v, waits, now_us);
     jw_close(w, '}');
 }
 
@@ -115,6 +139,28 @@ void encode_agent(struct json_writer *w, const struct agent_view *v)
     jw_close(w, '}');
 }
 
+void encode_approval(struct json_writer *w, const struct approval_view *v)
+{
+    jw_open(w, '{');
+    member_uuid(w, "id", &v->id);
+    member_hash(w, "step_id", &v->step_id);
+    member_uuid(w, "execution_id", &v->execution_id);
+    jw_member_str(w, "status", v->status);
+    jw_member_raw_opt(w, "approvers", v->approvers);
+    jw_member_str_opt(w, "message", v->message);
+    member_time_opt(w, "timeout_at", v->timeout_at);
+    jw_member_str_opt(w, "decided_by", v->decided_by);
+    jw_member_str_opt(w, "asserted_by", v->asserted_by);
+    member_time_opt(w, "decided_at", v->decided_at);
+    jw_member_str_opt(w, "rationale", v->rationale);
+    member_time_opt(w, "created_at", v->created_at);
+    jw_member_str(w, "agent_id", v->agent_id);
+    jw_member_str(w, "kind", v->kind);
+    jw_member_str(w, "target", str_present(v->target) ? v->target : STR(""));
+    jw_member_raw_opt(w, "args", v->args);
+    jw_close(w, '}');
+}
+
 void encode_decision(struct json_writer *w, const struct step_answer *answer)
 {
     jw_open(w, '{');
@@ -123,6 +169,8 @@ void encode_decision(struct json_writer *w, const struct step_answer *answer)
         member_hash(w, "step_id", &answer->step_id);
     jw_member_raw_opt(w, "result", answer->result);
     jw_member_raw_opt(w, "error", answer->error);
+    if (answer->has_approval)
+        member_uuid(w, "approval_id", &answer->approval_id);
     jw_member_str_opt(w, "reason", answer->reason);
     jw_member_str_opt(w, "rule_id", answer->rule_id);
     jw_close(w, '}');

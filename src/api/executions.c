@@ -31,27 +31,30 @@ bool view_execution(struct request *rq, struct store_reader *r, struct execution
         return err_set(e, ERR_NOT_FOUND, "no such execution");
     if (str_present(rq->agent_id) && !str_eq(v->agent_id, rq->agent_id))
         return err_set(e, ERR_FORBIDDEN, "this execution belongs to another agent");
-    know_lease_end(rq->api->engine, v);
     return true;
 }
 
-static void reply_execution(struct request *rq, int status, const struct execution_view *v)
+/* False: the store's error, or there is no such execution of the caller's. */
+static bool reply_execution(struct request *rq, struct store_reader *r, int status, struct err *e)
 {
+    struct execution_view v;
     struct buf body = {0};
     struct json_writer w = {.out = &body};
+    struct waits waits;
 
-    encode_execution(&w, v, clock_wall_us());
+    if (!view_execution(rq, r, &v, e) || !waits_read(r, &v, rq->arena, &waits, e))
+        return false;
+    know_lease_end(rq->api->engine, &v);
+    encode_execution(&w, &v, &waits, clock_wall_us());
     request_reply_json(rq, status, &body);
+    return true;
 }
 
 static void read_one(struct request *rq, struct store_reader *r)
 {
-    struct execution_view v;
     struct err e;
 
-    if (view_execution(rq, r, &v, &e))
-        reply_execution(rq, 200, &v);
-    else
+    if (!reply_execution(rq, r, 200, &e))
         request_reply_error(rq, &e);
 }
 
@@ -83,12 +86,7 @@ void executions_previous(struct request *rq)
 
 static bool read_created(struct request *rq, struct store_reader *r, struct err *e)
 {
-    struct execution_view v;
-
-    if (!view_execution(rq, r, &v, e))
-        return false;
-    reply_execution(rq, rq->cmd->out.created.existing ? 200 : 201, &v);
-    return true;
+    return reply_execution(rq, r, rq->cmd->out.created.existing ? 200 : 201, e);
 }
 
 static void created(struct request *rq)
@@ -168,6 +166,24 @@ static void close_list(struct listing *listing, struct buf *out)
     buf_add_byte(out, '}');
 }
 
+static bool add_row(struct execution_listing *l, struct store_reader *r, struct json_writer *w,
+                    struct execution_view *v, struct err *e)
+{
+    struct arena arena = {0};
+    struct waits waits;
+    bool ok = waits_read(r, v, &arena, &waits, e);
+
+    if (ok) {
+        know_lease_end(l->engine, v);
+        encode_execution(w, v, &waits, clock_wall_us());
+        l->before = v->id;
+        l->filter.before = &l->before;
+        l->left--;
+    }
+    arena_free(&arena);
+    return ok;
+}
+
 /* Reads one row more than it needs, to know whether there is a next page. Each may hold two bodies
  * of the largest size, so the bound is one of bytes: about so many, or one row, are held. */
 static bool fill_list(struct listing *listing, struct store_reader *r, struct buf *out, bool *more,
@@ -178,23 +194,17 @@ static bool fill_list(struct listing *listing, struct store_reader *r, struct bu
     size_t wanted = l->left < FILL_ROWS ? (size_t)l->left + 1 : FILL_ROWS, n, start = out->n;
     struct execution_view *rows;
     struct arena arena = {0};
-    int64_t now_us = clock_wall_us();
     bool ok;
 
     l->filter.limit = wanted;
     ok = store_list_executions(r, &l->filter, &arena, &rows, &n, e);
     if (!ok)
         n = 0;
-    for (size_t i = 0; i < n; i++) {
-        if (l->left == 0) {
+    for (size_t i = 0; i < n && ok && !l->more; i++) {
+        if (l->left == 0)
             l->more = true;
-            break;
-        }
-        know_lease_end(l->engine, &rows[i]);
-        encode_execution(&w, &rows[i], now_us);
-        l->before = rows[i].id;
-        l->filter.before = &l->before;
-        l->left--;
+        else
+            ok = add_row(l, r, &w, &rows[i], e);
     }
     l->any = l->any || n > 0;
     arena_free(&arena);
@@ -252,10 +262,11 @@ static bool decode_list(struct request *rq, struct list_query *q, struct err *e)
 
 static struct str copy_to(char **at, struct str s)
 {
-    struct str copy = str_present(s) ? str_make(*at, s.n) : STR_NONE;
+    struct str copy = str_make(*at, s.n);
 
-    if (s.n > 0)
-        memcpy(*at, s.p, s.n);
+    if (!str_present(s))
+        return STR_NONE;
+    memcpy(*at, s.p, s.n);
     *at += s.n;
     return copy;
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/listing.h"
 
+#include "base/clock.h"
 #include "base/log.h"
 
 #include <stdlib.h>
@@ -14,7 +15,7 @@ enum { QUEUED = 1, SIGNALLED = 2 };
 static void signal_listing(struct listing *l)
 {
     if ((atomic_fetch_or(&l->signals, QUEUED | SIGNALLED) & QUEUED) == 0)
-        readers_push(l->api->readers, &l->job);
+        readers_push(l->readers, &l->job);
 }
 
 static void on_gone(struct http_stream *st, void *ctx) /* loop thread */
@@ -35,14 +36,16 @@ static void on_writable(struct http_stream *st, void *ctx) /* loop thread */
     signal_listing(l);
 }
 
-/* Reads on until there is enough to send, or the end. */
+/* Reads on until there is enough to send, the time is up, or the end. */
 static bool fill_piece(struct listing *l, struct store_reader *r, struct buf *out, bool *more,
                        struct err *e)
 {
+    int64_t until = l->slice_us == 0 ? INT64_MAX : clock_mono_us() + l->slice_us;
+
     if (!l->begun)
         buf_add(out, l->open);
     *more = true;
-    while (*more && out->n < PIECE_BYTES) {
+    while (*more && out->n < PIECE_BYTES && clock_mono_us() < until) {
         if (!l->fill(l, r, out, more, e))
             return false;
         if (out->failed)
@@ -50,7 +53,15 @@ static bool fill_piece(struct listing *l, struct store_reader *r, struct buf *ou
     }
     if (!*more)
         l->close(l, out);
+    else if (out->n == 0)
+        buf_add_byte(out, '\n'); /* the stream says when it may be written again once it was */
     return true;
+}
+
+static void release(struct listing *l)
+{
+    if (l->release != NULL)
+        l->release(l);
 }
 
 /* The answer has begun: what cannot be read can only be missing, which leaves the JSON unfinished
@@ -74,6 +85,7 @@ static bool start(struct listing *l, struct buf *piece)
     l->stream = request_start_stream(rq, STR("application/json; charset=utf-8"), l, &events);
     if (http_stream_write(l->stream, buf_str(piece)))
         return false;
+    release(l);
     http_stream_end(l->stream);
     return true;
 }
@@ -88,11 +100,13 @@ static bool first_piece(struct listing *l, struct store_reader *r)
 
     if (!fill_piece(l, r, &piece, &more, &e)) {
         buf_free(&piece);
+        release(l);
         free(l);
         request_reply_error(rq, &e);
         return true;
     }
     if (!more) {
+        release(l);
         free(l);
         request_reply_json(rq, 200, &piece);
         return true;
@@ -109,6 +123,7 @@ static bool next_piece(struct listing *l, struct store_reader *r, const struct e
     struct err e;
 
     if (atomic_load(&l->is_gone)) {
+        release(l);
         http_stream_end(l->stream);
         return true;
     }
@@ -125,6 +140,7 @@ static bool next_piece(struct listing *l, struct store_reader *r, const struct e
     buf_free(&piece);
     if (ok && more)
         return false;
+    release(l);
     http_stream_end(l->stream); /* l goes with its exchange */
     return true;
 }
@@ -136,7 +152,7 @@ static void rest(struct listing *l)
 
     if (atomic_compare_exchange_strong(&l->signals, &quiet, 0))
         return;
-    readers_push(l->api->readers, &l->job);
+    readers_push(l->readers, &l->job);
 }
 
 static void run_listing(struct read_job *job, struct store_reader *r, const struct err *why)
@@ -152,6 +168,8 @@ void listing_run(struct request *rq, struct listing *l, struct store_reader *r)
 {
     l->api = rq->api;
     l->request = rq;
+    if (l->readers == NULL)
+        l->readers = rq->api->readers;
     l->job.run = run_listing;
     atomic_init(&l->signals, QUEUED);
     atomic_init(&l->is_gone, false);

@@ -18,6 +18,10 @@ struct listing {
                  struct err *e);
     struct str open;                                   /* before the first row; static */
     void (*close)(struct listing *l, struct buf *out); /* after the last */
+    /* What follows may be left zero. */
+    struct readers *readers; /* where it runs; NULL: where reads do */
+    int64_t slice_us;        /* a thread is left to others after so long; 0: after each piece */
+    void (*release)(struct listing *l); /* once, when it is over: frees what it holds */
     bool begun;
     atomic_uint signals; /* one thread at a time is at it: see listing.c */
     atomic_bool is_gone, writable;

@@ -77,6 +77,29 @@ static void add_steps(struct buf *out, const struct engine_stats *s)
                  "New steps, by what was decided of them.");
     metric_value(out, "rebuno_policy_decisions_total", "decision", "allow", get(&s->allowed));
     metric_value(out, "rebuno_policy_decisions_total", "decision", "deny", get(&s->denied));
+    metric_value(out, "rebuno_policy_decisions_total", "decision", "require_approval",
+                 get(&s->held));
+    metric_begin(out, "rebuno_policy_latency_seconds", METRIC_SUMMARY,
+                 "Time that the rules took to decide a new step.");
+    metric_seconds(out, "rebuno_policy_latency_seconds_sum", get(&s->decided_ns) / 1000);
+    metric_value(out, "rebuno_policy_latency_seconds_count", NULL, NULL, get(&s->decided_count));
+}
+
+static void add_gates(struct buf *out, const struct engine_stats *s)
+{
+    metric_begin(out, "rebuno_approval_outcomes_total", METRIC_COUNTER,
+                 "Approvals, by how they ended.");
+    metric_value(out, "rebuno_approval_outcomes_total", "outcome", "granted", get(&s->granted));
+    metric_value(out, "rebuno_approval_outcomes_total", "outcome", "denied", get(&s->rejected));
+    metric_value(out, "rebuno_approval_outcomes_total", "outcome", "expired", get(&s->expired));
+    metric_begin(out, "rebuno_rate_limit_decisions_total", METRIC_COUNTER,
+                 "New steps under a rule with a rate limit, by what it made of them.");
+    metric_value(out, "rebuno_rate_limit_decisions_total", "outcome", "allowed",
+                 get(&s->limit_passed));
+    metric_value(out, "rebuno_rate_limit_decisions_total", "outcome", "limited",
+                 get(&s->limit_refused));
+    metric_value(out, "rebuno_rate_limit_decisions_total", "outcome", "parked",
+                 get(&s->limit_parked));
 }
 
 static void add_dispatches(struct buf *out, const struct engine_stats *s,
@@ -119,6 +142,7 @@ static void reply_metrics(struct request *rq, const int64_t *queue_depth)
 
     add_executions(&body, s);
     add_steps(&body, s);
+    add_gates(&body, s);
     add_dispatches(&body, s, rq->api->sender_stats);
     if (queue_depth != NULL) {
         metric_begin(&body, "rebuno_queue_depth", METRIC_GAUGE, "Deliveries in the queue.");

@@ -62,6 +62,20 @@ bool field_text(const char *name, struct str raw, size_t min, size_t max, struct
     return true;
 }
 
+bool field_int(const char *name, struct str raw, int64_t min, int64_t max, int64_t *value,
+               struct err *e)
+{
+    int64_t n;
+
+    if (!str_present(raw))
+        return true;
+    if (!parse_saturated(raw, &n) || n < min)
+        return err_set(e, ERR_VALIDATION, "field \"%s\" must be an integer of at least %lld", name,
+                       (long long)min);
+    *value = n > max ? max : n;
+    return true;
+}
+
 bool body_empty(struct request *rq, struct err *e)
 {
     return json_fields(http_body(rq->x), true, NULL, 0, rq->arena, e);

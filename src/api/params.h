@@ -21,6 +21,10 @@ enum { SHORT_TEXT_MAX = 256 };
  * absent field stays absent. */
 MUST_USE bool field_text(const char *name, struct str raw, size_t min, size_t max, struct arena *a,
                          struct str *out, struct err *e);
+/* A number field's raw text. An absent field: *value stays as it is. Over `max` it is `max`; under
+ * `min` it is refused. */
+MUST_USE bool field_int(const char *name, struct str raw, int64_t min, int64_t max, int64_t *value,
+                        struct err *e);
 /* A body that says nothing: empty, or an object without fields. */
 MUST_USE bool body_empty(struct request *rq, struct err *e);
 bool is_agent_id(struct str id); /* fit for a registration */

@@ -6,8 +6,9 @@
 
 #include <pthread.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 
-enum { THREADS_LOCAL = 2, THREADS_REMOTE = 4 };
+enum { THREADS_LOCAL = 2, THREADS_REMOTE = 4, ASIDE_NICENESS = 10 };
 static const int64_t RETRY_US = 100 * US_PER_MS;
 
 struct owned_reader { /* of a thread that is not ours; closed with the readers */
@@ -21,13 +22,14 @@ struct job_list {
 
 struct readers {
     struct store *store; /* borrowed */
-    bool local;
+    bool local, aside;
     pthread_t threads[THREADS_REMOTE];
     unsigned n_threads;
     pthread_key_t here; /* the calling thread's own struct store_reader */
 
     pthread_mutex_t lock; /* everything below */
-    pthread_cond_t cond;
+    pthread_cond_t cond, ended;
+    unsigned running; /* threads */
     struct job_list jobs;
     struct job_list retries; /* each a fixed time after it came, so the first is the next */
     bool stopping, stopped;
@@ -45,8 +47,17 @@ struct readers *readers_new(struct store *store)
     pthread_condattr_init(&attr);
     pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
     pthread_cond_init(&rs->cond, &attr);
+    pthread_cond_init(&rs->ended, &attr);
     pthread_condattr_destroy(&attr);
     ASSERT(pthread_key_create(&rs->here, NULL) == 0);
+    return rs;
+}
+
+struct readers *readers_new_aside(struct store *store)
+{
+    struct readers *rs = readers_new(store);
+
+    rs->aside = true;
     return rs;
 }
 
@@ -111,23 +122,35 @@ static void *reader_main(void *arg)
     struct read_job *job;
     struct err e = {0};
 
+    if (rs->aside) /* of the calling thread alone, on Linux; if it is refused, so be it */
+        (void)setpriority(PRIO_PROCESS, 0, ASIDE_NICENESS);
     while ((job = take(rs)) != NULL) {
         if (r == NULL)
             r = store_reader_open(rs->store, &e);
         job->run(job, r, &e);
     }
     store_reader_close(r);
+    pthread_mutex_lock(&rs->lock);
+    rs->running--;
+    pthread_cond_signal(&rs->ended);
+    pthread_mutex_unlock(&rs->lock);
     return NULL;
 }
 
 bool readers_start(struct readers *rs, struct err *e)
 {
-    unsigned n = rs->local ? THREADS_LOCAL : THREADS_REMOTE;
+    unsigned n = rs->aside ? 1 : rs->local ? THREADS_LOCAL : THREADS_REMOTE;
 
-    for (; rs->n_threads < n; rs->n_threads++)
-        if (pthread_create(&rs->threads[rs->n_threads], NULL, reader_main, rs) != 0)
-            return err_set(e, ERR_INTERNAL, "cannot start a thread");
-    return true;
+    bool ok = true;
+
+    pthread_mutex_lock(&rs->lock); /* none ends before it is counted */
+    while (ok && rs->n_threads < n) {
+        ok = pthread_create(&rs->threads[rs->n_threads], NULL, reader_main, rs) == 0;
+        rs->n_threads += ok;
+        rs->running += ok;
+    }
+    pthread_mutex_unlock(&rs->lock);
+    return ok || err_set(e, ERR_INTERNAL, "cannot start a thread");
 }
 
 void readers_push(struct readers *rs, struct read_job *job)
@@ -191,15 +214,31 @@ bool readers_are_local(const struct readers *rs)
     return rs->local;
 }
 
-void readers_stop(struct readers *rs)
+/* Under the lock. False: the time is up. */
+static bool wait_for_the_last(struct readers *rs, int64_t deadline_us)
+{
+    const struct timespec until = {.tv_sec = deadline_us / US_PER_S,
+                                   .tv_nsec = deadline_us % US_PER_S * 1000};
+
+    while (rs->running > 0)
+        if (pthread_cond_timedwait(&rs->ended, &rs->lock, &until) != 0)
+            break;
+    return rs->running == 0;
+}
+
+bool readers_stop_by(struct readers *rs, int64_t deadline_us)
 {
     struct read_job *left;
     struct err e;
+    bool over;
 
     pthread_mutex_lock(&rs->lock);
     rs->stopping = true;
     pthread_cond_broadcast(&rs->cond);
+    over = wait_for_the_last(rs, deadline_us);
     pthread_mutex_unlock(&rs->lock);
+    if (!over)
+        return false;
     for (unsigned i = 0; i < rs->n_threads; i++)
         pthread_join(rs->threads[i], NULL);
     rs->n_threads = 0;
@@ -214,6 +253,14 @@ void readers_stop(struct readers *rs)
         left = job->next;
         job->run(job, NULL, &e);
     }
+    return true;
+}
+
+void readers_stop(struct readers *rs)
+{
+    bool joined = readers_stop_by(rs, INT64_MAX);
+
+    ASSERT(joined);
 }
 
 void readers_free(struct readers *rs)
@@ -228,6 +275,7 @@ void readers_free(struct readers *rs)
     }
     pthread_key_delete(rs->here);
     pthread_cond_destroy(&rs->cond);
+    pthread_cond_destroy(&rs->ended);
     pthread_mutex_destroy(&rs->lock);
     free(rs);
 }

@@ -17,6 +17,8 @@ struct read_job {
 };
 
 struct readers *readers_new(struct store *store);
+/* One thread, of low priority: what it does may take seconds. */
+struct readers *readers_new_aside(struct store *store);
 MUST_USE bool readers_start(struct readers *rs, struct err *e);
 void readers_push(
     struct readers *rs,
@@ -28,6 +30,9 @@ MUST_USE bool readers_retry(struct readers *rs, struct read_job *job);
 struct store_reader *readers_here(struct readers *rs);
 bool readers_are_local(const struct readers *rs);
 void readers_stop(struct readers *rs); /* runs what is queued, joins */
+/* The same with a bound (monotonic). False: a thread is not through with its work; what it uses
+ * must stay. */
+MUST_USE bool readers_stop_by(struct readers *rs, int64_t deadline_us);
 void readers_free(struct readers *rs); /* no thread uses readers_here any more */
 
 #endif

@@ -181,6 +181,13 @@ void request_read_large(struct request *rq, void (*fn)(struct request *rq, struc
     readers_push(rq->api->readers, &rq->job);
 }
 
+void request_read_aside(struct request *rq, void (*fn)(struct request *rq, struct store_reader *r))
+{
+    rq->read = fn;
+    rq->job.run = run_read;
+    readers_push(rq->api->aside, &rq->job);
+}
+
 void request_read_small(struct request *rq, void (*fn)(struct request *rq, struct store_reader *r))
 {
     struct store_reader *r = readers_here(rq->api->readers);
@@ -191,34 +198,48 @@ void request_read_small(struct request *rq, void (*fn)(struct request *rq, struc
         fn(rq, r);
 }
 
-static void run_read_back(struct read_job *job, struct store_reader *r, const struct err *why)
+static void run_patiently(struct read_job *job, struct store_reader *r, const struct err *why)
 {
     struct request *rq = request_of_job(job);
     struct err e;
 
     if (r == NULL)
         e = *why;
-    else if (rq->read_back(rq, r, &e))
+    else if (rq->read_patiently(rq, r, &e))
         return;
     if (e.code == ERR_UNAVAILABLE && clock_mono_us() < rq->patience_us && !http_is_gone(rq->x) &&
         readers_retry(rq->api->readers, job))
         return;
-    err_outcome_unknown(&e); /* it is recorded: an error that says otherwise would be a lie */
+    if (rq->committed)
+        err_outcome_unknown(&e); /* it is recorded: an error that says otherwise would be a lie */
     request_reply_error(rq, &e);
+}
+
+static void read_patiently(struct request *rq,
+                           bool (*fn)(struct request *rq, struct store_reader *r, struct err *e))
+{
+    struct store_reader *r = readers_here(rq->api->readers);
+
+    rq->read_patiently = fn;
+    rq->patience_us = clock_mono_us() + STORE_PATIENCE_US;
+    rq->job.run = run_patiently;
+    if (r == NULL)
+        readers_push(rq->api->readers, &rq->job);
+    else
+        run_patiently(&rq->job, r, NULL);
+}
+
+void request_read_ahead(struct request *rq,
+                        bool (*fn)(struct request *rq, struct store_reader *r, struct err *e))
+{
+    read_patiently(rq, fn);
 }
 
 void request_read_back(struct request *rq,
                        bool (*fn)(struct request *rq, struct store_reader *r, struct err *e))
 {
-    struct store_reader *r = readers_here(rq->api->readers);
-
-    rq->read_back = fn;
-    rq->patience_us = clock_mono_us() + STORE_PATIENCE_US;
-    rq->job.run = run_read_back;
-    if (r == NULL)
-        readers_push(rq->api->readers, &rq->job);
-    else
-        run_read_back(&rq->job, r, NULL);
+    rq->committed = true;
+    read_patiently(rq, fn);
 }
 
 /* ---- answers ---- */

@@ -22,6 +22,7 @@ struct api {
     bool dev;
     struct http_server *server;
     struct readers *readers;
+    struct readers *aside; /* work on bundles: it may take long, and nobody is to wait behind it */
     struct secrets *secrets;
     struct hub *hub;
     struct metrics *metrics;
@@ -52,15 +53,16 @@ struct request {
     struct str agent_id; /* who signed; absent on a bearer's request */
     struct str caller;   /* the bearer's name, as in created_by */
     struct str path_id;  /* the path's {agent_id}, decoded */
-    struct uuid execution_id;
+    struct uuid execution_id, approval_id;
     struct hash step_id;
     struct lease_ref lease;
     bool has_lease; /* dispatch headers were sent */
     struct command *cmd;
     void (*answer)(struct request *rq);                       /* after the command */
     void (*read)(struct request *rq, struct store_reader *r); /* the job's work */
-    bool (*read_back)(struct request *rq, struct store_reader *r, struct err *e);
-    int64_t patience_us; /* until when read_back is tried; monotonic */
+    bool (*read_patiently)(struct request *rq, struct store_reader *r, struct err *e);
+    int64_t patience_us; /* until when read_patiently is tried; monotonic */
+    bool committed;      /* what is read was written by this request */
     struct read_job job;
     void *state; /* of the route's own, arena */
 };
@@ -78,6 +80,12 @@ void request_submit(struct request *rq, void (*answer)(struct request *rq));
  * wait for a network. Large: on a reader thread. Without a reader it is answered 503. */
 void request_read_small(struct request *rq, void (*fn)(struct request *rq, struct store_reader *r));
 void request_read_large(struct request *rq, void (*fn)(struct request *rq, struct store_reader *r));
+/* On the thread for work that may take long. */
+void request_read_aside(struct request *rq, void (*fn)(struct request *rq, struct store_reader *r));
+/* What a write must know before it can be submitted. A store that is away is waited for, as long as
+ * the write itself would wait. `fn` goes on and returns true, or returns false with e set. */
+void request_read_ahead(struct request *rq,
+                        bool (*fn)(struct request *rq, struct store_reader *r, struct err *e));
 /* Shows what the request's own command has committed. An error of the store is no answer to that: a
  * store that is away is waited for, as long as a write waits, and then the answer says that nobody
  * knows. `fn` answers and returns true, or returns false with e set. */

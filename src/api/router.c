@@ -4,6 +4,8 @@
 #define EXECUTION "/v0/executions/{execution_id}"
 #define STEP EXECUTION "/steps/{step_id}"
 #define AGENT "/v0/agents/{agent_id}"
+#define POLICY "/v0/policies/{agent_id}"
+#define APPROVAL "/v0/approvals/{approval_id}"
 #define BEARER(scope) AUTH_BEARER, scope, LEASE_IGNORED
 #define EITHER AUTH_EITHER, "executions:read", LEASE_IGNORED
 #define SIGNED(lease) AUTH_AGENT, NULL, lease
@@ -34,6 +36,12 @@ static const struct route ROUTES[] = {
     {ROUTE("GET", AGENT), BEARER("agents:read"), agents_get},
     {ROUTE("DELETE", AGENT), BEARER("agents:write"), agents_remove},
     {ROUTE("PUT", AGENT "/metadata"), SIGNED(LEASE_IGNORED), agents_describe},
+    {ROUTE("POST", POLICY), BEARER("policies:write"), policies_set},
+    {ROUTE("POST", POLICY "/test"), BEARER("policies:write executions:read"), policies_test},
+    {ROUTE("GET", "/v0/approvals"), BEARER("approvals:read"), approvals_list},
+    {ROUTE("GET", APPROVAL), BEARER("approvals:read"), approvals_get},
+    {ROUTE("POST", APPROVAL "/grant"), BEARER("approvals:write"), approvals_grant},
+    {ROUTE("POST", APPROVAL "/deny"), BEARER("approvals:write"), approvals_deny},
     {ROUTE("GET", "/v0/health"), OPEN, operations_health},
     {ROUTE("GET", "/v0/ready"), OPEN, operations_ready},
     {ROUTE("GET", "/metrics"), OPEN, operations_metrics},
@@ -118,6 +126,9 @@ static bool read_param(struct request *rq, struct str name, struct str value, st
     if (str_eq(name, STR("{execution_id}")))
         return uuid_parse(value, &rq->execution_id) ||
                err_set(e, ERR_VALIDATION, "execution_id in the path must be a UUID");
+    if (str_eq(name, STR("{approval_id}")))
+        return uuid_parse(value, &rq->approval_id) ||
+               err_set(e, ERR_VALIDATION, "approval_id in the path must be a UUID");
     return hash_parse(value, &rq->step_id) ||
            err_set(e, ERR_VALIDATION, "step_id in the path must be 64 hexadecimal digits");
 }

@@ -20,11 +20,12 @@ enum lease_use {
 
 struct route {
     struct str method;
-    struct str label; /* method and pattern: in metrics */
-    struct str
-        pattern; /* segments in braces are parameters: {execution_id}, {step_id}, {agent_id} */
+    struct str label;   /* method and pattern: in metrics */
+    struct str pattern; /* segments in braces are parameters: {execution_id}, {step_id}, {agent_id},
+                           {approval_id} */
     enum auth auth;
-    const char *scope; /* of a bearer's key; the bootstrap token has all */
+    const char *scope; /* of a bearer's key, all of them if there are several, with spaces between;
+                          the bootstrap token has all */
     enum lease_use lease;
     void (*handle)(
         struct request *rq); /* the request is whole, its credentials good, its path decoded */
@@ -63,6 +64,12 @@ void agents_list(struct request *rq);
 void agents_get(struct request *rq);
 void agents_remove(struct request *rq);
 void agents_describe(struct request *rq);
+void approvals_list(struct request *rq);
+void approvals_get(struct request *rq);
+void approvals_grant(struct request *rq);
+void approvals_deny(struct request *rq);
+void policies_set(struct request *rq);
+void policies_test(struct request *rq);
 void operations_health(struct request *rq);
 void operations_ready(struct request *rq);
 void operations_metrics(struct request *rq);

@@ -70,10 +70,10 @@ static struct entry *acquire(struct secrets *s, struct str agent_id)
     return en;
 }
 
-enum secrets_verdict secrets_check(struct secrets *s, struct str agent_id,
-                                   const struct signed_request *req, struct str signature)
+/* Takes the reference. */
+static enum secrets_verdict check_entry(struct entry *en, const struct signed_request *req,
+                                        struct str signature)
 {
-    struct entry *en = acquire(s, agent_id);
     bool good;
 
     if (en == NULL)
@@ -83,6 +83,12 @@ enum secrets_verdict secrets_check(struct secrets *s, struct str agent_id,
             signature_request_ok(en->previous, req, signature));
     entry_release(en);
     return good ? SECRETS_GOOD : SECRETS_BAD;
+}
+
+enum secrets_verdict secrets_check(struct secrets *s, struct str agent_id,
+                                   const struct signed_request *req, struct str signature)
+{
+    return check_entry(acquire(s, agent_id), req, signature);
 }
 
 bool secrets_knows(struct secrets *s, struct str agent_id)
@@ -95,12 +101,13 @@ bool secrets_knows(struct secrets *s, struct str agent_id)
 
 static void put(struct secrets *s, struct str agent_id, struct entry *en, uint64_t changes)
 {
-    struct entry *old = en;
+    struct entry *old = NULL;
 
     pthread_mutex_lock(&s->lock);
     if (s->changes == changes) {
         if (s->entries.count >= ENTRIES_MAX)
             forget_all(s);
+        atomic_fetch_add(&en->refs, 1);
         old = map_put(&s->entries, agent_id, en);
     }
     pthread_mutex_unlock(&s->lock);
@@ -114,32 +121,60 @@ static struct entry *entry_new(const struct agent_view *row)
 
     atomic_init(&en->refs, 1);
     en->secret = str_make(en->bytes, secret.n);
-    en->previous = str_present(previous) ? str_make(en->bytes + secret.n, previous.n) : STR_NONE;
-    en->previous_until = row->previous_secret_until;
     memcpy(en->bytes, secret.p, secret.n);
-    if (previous.n > 0)
+    en->previous = STR_NONE;
+    if (str_present(previous)) {
+        en->previous = str_make(en->bytes + secret.n, previous.n);
         memcpy(en->bytes + secret.n, previous.p, previous.n);
+    }
+    en->previous_until = row->previous_secret_until;
     return en;
+}
+
+/* *out: a reference; NULL: there is no such agent. */
+static bool load(struct secrets *s, struct str agent_id, struct store_reader *r, struct entry **out,
+                 struct err *e)
+{
+    struct arena arena = {0};
+    struct agent_view row;
+    uint64_t changes;
+    bool ok, found;
+
+    pthread_mutex_lock(&s->lock);
+    changes = s->changes;
+    pthread_mutex_unlock(&s->lock);
+    *out = NULL;
+    ok = store_read_agent(r, agent_id, &arena, &row, &found, e);
+    if (ok && found) {
+        *out = entry_new(&row);
+        put(s, agent_id, *out, changes);
+    } else if (ok) {
+        secrets_forget(s, agent_id);
+    }
+    arena_free(&arena);
+    return ok;
 }
 
 bool secrets_load(struct secrets *s, struct str agent_id, struct store_reader *r, bool *found,
                   struct err *e)
 {
-    struct arena arena = {0};
-    struct agent_view row;
-    uint64_t changes;
-    bool ok;
+    struct entry *en;
+    bool ok = load(s, agent_id, r, &en, e);
 
-    pthread_mutex_lock(&s->lock);
-    changes = s->changes;
-    pthread_mutex_unlock(&s->lock);
-    ok = store_read_agent(r, agent_id, &arena, &row, found, e);
-    if (ok && *found)
-        put(s, agent_id, entry_new(&row), changes);
-    else if (ok)
-        secrets_forget(s, agent_id);
-    arena_free(&arena);
+    *found = ok && en != NULL;
+    entry_release(en);
     return ok;
+}
+
+bool secrets_check_anew(struct secrets *s, struct store_reader *r, const struct signed_call *call,
+                        enum secrets_verdict *verdict, struct err *e)
+{
+    struct entry *en;
+
+    if (!load(s, call->agent_id, r, &en, e))
+        return false;
+    *verdict = check_entry(en, &call->request, call->signature);
+    return true;
 }
 
 void secrets_forget(struct secrets *s, struct str agent_id)

@@ -19,6 +19,15 @@ enum secrets_verdict {
 };
 enum secrets_verdict secrets_check(struct secrets *s, struct str agent_id,
                                    const struct signed_request *req, struct str signature);
+/* Reads the agent's row, keeps it, and checks against what was read: it may have been forgotten
+ * again by then. */
+struct signed_call {
+    struct str agent_id, signature;
+    struct signed_request request;
+};
+MUST_USE bool secrets_check_anew(struct secrets *s, struct store_reader *r,
+                                 const struct signed_call *call, enum secrets_verdict *verdict,
+                                 struct err *e);
 bool secrets_knows(struct secrets *s, struct str agent_id);
 /* Reads the agent's row and keeps it. *found false: there is no such agent. */
 MUST_USE bool secrets_load(struct secrets *s, struct str agent_id, struct store_reader *r,

@@ -2,7 +2,9 @@
  * `rebuno agent …`: the agents that a kernel knows. */
 #include "base/clock.h"
 #include "cli/commands.h"
+#include "cli/layout.h"
 #include "cli/manifest.h"
+#include "cli/policy_cmd.h"
 #include "cli/table.h"
 #include "cli/view.h"
 #include "cli/visit.h"
@@ -91,7 +93,7 @@ done:
 
 static void print_agent(struct cli *c, struct visit *v)
 {
-    struct str id, webhook, lease, registered, description, input, output;
+    struct str id, webhook, lease, registered, description, input, output, policy;
     const struct view_field fields[] = {
         {"id", true, &id},
         {"webhook_url", true, &webhook},
@@ -100,7 +102,9 @@ static void print_agent(struct cli *c, struct visit *v)
         {"description", true, &description},
         {"input_schema", false, &input},
         {"output_schema", false, &output},
+        {"policy_bundle", true, &policy},
     };
+    struct buf lines = {0};
 
     view_read(buf_str(&v->answer), fields, COUNT(fields), &v->a);
     view_pair_painted(c, "id", PAINT_BOLD, id);
@@ -111,6 +115,14 @@ static void print_agent(struct cli *c, struct visit *v)
     view_pair(c, "description", description);
     view_pair_json(c, "input schema", input);
     view_pair_json(c, "output schema", output);
+    if (!str_present(policy)) {
+        view_pair(c, "policy", STR("none: every step is allowed"));
+        return;
+    }
+    view_text(c, 0, PAINT_DIM, STR("policy"));
+    layout_text(&lines, policy, 2, c->width);
+    cli_put(c, PAINT_NONE, buf_str(&lines));
+    buf_free(&lines);
 }
 
 int cmd_agent_get(struct cli *c)
@@ -176,13 +188,19 @@ static bool register_agent(struct visit *v, const struct manifest_agent *agent, 
     return ok;
 }
 
+/* An agent whose entry names no policy keeps the one it has. */
+static bool set_policy(struct visit *v, const struct manifest_agent *agent, struct err *e)
+{
+    return !str_present(agent->policy_bundle) || bundle_send(v, agent->id, agent->policy_bundle, e);
+}
+
 static void print_registered(struct cli *c, const struct manifest_agent *agent)
 {
     fputs("registered ", c->out);
     cli_put(c, PAINT_BOLD, agent->id);
     fputs(" at ", c->out);
     cli_put(c, PAINT_NONE, agent->webhook_url);
-    fputc('\n', c->out);
+    fputs(str_present(agent->policy_bundle) ? ", with its policy\n" : "\n", c->out);
 }
 
 /* Says which agent it was; those before it are registered. */
@@ -209,6 +227,10 @@ static int add_agents(struct cli *c, struct visit *v, const struct manifest *m)
             break;
         }
         jw_raw(&w, buf_str(&v->answer));
+        if (!set_policy(v, &m->agents[i], &e)) {
+            code = fail_agent(c, &m->agents[i], &e);
+            break;
+        }
         if (!cli_json(c))
             print_registered(c, &m->agents[i]);
     }

@@ -6,6 +6,7 @@
 #define CLI_ARGS_H
 
 #include "base/err.h"
+#include "base/suggest.h"
 
 struct arg_flag {
     const char *name;  /* without the dashes */
@@ -34,8 +35,5 @@ void args_free(struct args *args);
 /* The value of a flag of the table, NULL when it was not given. A name that is not in the table is
  * a bug. */
 char *args_get(const struct args *args, const char *name);
-
-/* The candidate closest to `word`, when one is close enough to be what was meant, else NULL. */
-const char *suggest(const char *word, const char *const *candidates, size_t n);
 
 #endif

@@ -37,6 +37,29 @@ static const struct arg_flag CREATE_FLAGS[] = {
     URL_FLAG,
 };
 
+static const struct arg_flag APPROVAL_LIST_FLAGS[] = {
+    {"status", "STATUS", "pending (default), granted, denied, expired or all"},
+    {"limit", "N", "at most so many, soonest to expire first (default 50)"},
+    JSON_FLAG,
+    URL_FLAG,
+};
+static const struct arg_flag DECISION_FLAGS[] = {
+    {"by", "NAME", "who decides (default: $USER, else the name of the key)"},
+    {"reason", "TEXT", "why; recorded, and told to the agent when it is a denial"},
+    JSON_FLAG,
+    URL_FLAG,
+};
+static const struct arg_flag POLICY_TEST_FLAGS[] = {
+    {"cases", "FILE", "the cases (default: BUNDLE's name with .policytest.yaml)"},
+    {"target", "NAME", "no cases: try one step with this target"},
+    {"args", "JSON", "its arguments"},
+    {"kind", "KIND", "tool_call (default), llm_call or local"},
+    {"execution", "ID", "no cases: the steps of this past execution, on a kernel"},
+    {"agent-id", "ID", "the agent whose steps they are said to be"},
+    JSON_FLAG,
+    URL_FLAG,
+};
+
 #define FLAGS(list) .flags = (list), .n_flags = COUNT(list)
 
 static const struct command COMMANDS[] = {
@@ -76,8 +99,8 @@ static const struct command COMMANDS[] = {
     {.name = "agent get",
      .synopsis = "ID",
      .summary = "show an agent and what it published of itself",
-     .text = "Shows an agent: its webhook, its lease timeout, and the description and\n"
-             "schemas that it published of itself.\n",
+     .text = "Shows an agent: its webhook, its lease timeout, the description and schemas\n"
+             "that it published of itself, and its policy.\n",
      .min_args = 1,
      .max_args = 1,
      FLAGS(SHOW_FLAGS),
@@ -93,7 +116,8 @@ static const struct command COMMANDS[] = {
              "    - id: coder\n"
              "      webhook_url: http://localhost:5000/webhook\n"
              "      secret: ${CODER_SECRET}\n"
-             "      lease_timeout_seconds: 600     # optional\n",
+             "      lease_timeout_seconds: 600     # optional\n"
+             "      policy_file: policy.yaml       # optional; beside the manifest\n",
      .min_args = 1,
      .max_args = 1,
      FLAGS(SHOW_FLAGS),
@@ -136,8 +160,9 @@ static const struct command COMMANDS[] = {
      .synopsis = "ID",
      .summary = "follow an execution until it ends",
      .text = "Prints the events of an execution as they happen, from its first one, and its\n"
-             "outcome at the end. A kernel that goes away is waited for. Exits with 1 if the\n"
-             "execution failed or was cancelled.\n",
+             "outcome at the end. An approval that it waits for is shown with its arguments\n"
+             "and the commands that decide it. A kernel that goes away is waited for. Exits\n"
+             "with 1 if the execution failed or was cancelled.\n",
      .min_args = 1,
      .max_args = 1,
      FLAGS(WATCH_FLAGS),
@@ -168,6 +193,77 @@ static const struct command COMMANDS[] = {
      .max_args = 1,
      FLAGS(CALL_FLAGS),
      .run = cmd_exec_cancel},
+    {.name = "approval ls",
+     .synopsis = "",
+     .summary = "list what waits for a person",
+     .text = "Lists the approvals that are pending, soonest to expire first.\n",
+     FLAGS(APPROVAL_LIST_FLAGS),
+     .run = cmd_approval_ls},
+    {.name = "approval get",
+     .synopsis = "ID",
+     .summary = "show an approval with all its arguments",
+     .text = "Shows who asks for what, with the whole arguments of the step, until when, and\n"
+             "who may decide. A string of several lines, or with quotes in it, stands behind\n"
+             "a bar; control characters are shown as escapes.\n",
+     .min_args = 1,
+     .max_args = 1,
+     FLAGS(SHOW_FLAGS),
+     .run = cmd_approval_get},
+    {.name = "approval grant",
+     .synopsis = "ID",
+     .summary = "let a step run",
+     .text = "Grants an approval: the step runs, with exactly the arguments that were shown.\n"
+             "Fails when it has been decided already, and says how.\n",
+     .min_args = 1,
+     .max_args = 1,
+     FLAGS(DECISION_FLAGS),
+     .run = cmd_approval_grant},
+    {.name = "approval deny",
+     .synopsis = "ID",
+     .summary = "refuse a step",
+     .text = "Denies an approval: the step does not run, and the agent goes on with the\n"
+             "refusal and its reason. Fails when it has been decided already, and says how.\n",
+     .min_args = 1,
+     .max_args = 1,
+     FLAGS(DECISION_FLAGS),
+     .run = cmd_approval_deny},
+    {.name = "policy test",
+     .synopsis = "BUNDLE",
+     .summary = "run a bundle's cases, or try a step on it",
+     .text = "Compiles a policy bundle and runs the cases beside it: shell.yaml has its own in\n"
+             "shell.policytest.yaml. Exits with 1 if one is not met. No kernel is asked,\n"
+             "unless a past execution's steps are replayed through the bundle: those that\n"
+             "it would now decide differently count as failed.\n"
+             "\n"
+             "  agent_id: shell\n"
+             "  cases:\n"
+             "    - { name: read-only, target: shell_exec, args: { command: \"ls -la\" },\n"
+             "        expect: allow, expect_rule: allow-safe }\n"
+             "\n"
+             "  rebuno policy test shell.yaml\n"
+             "  rebuno policy test shell.yaml --target shell_exec --args '{\"command\":\"ls\"}'\n"
+             "  rebuno policy test shell.yaml --execution 0199c2a4-7d10-7c4e\n",
+     .min_args = 1,
+     .max_args = 1,
+     FLAGS(POLICY_TEST_FLAGS),
+     .run = cmd_policy_test},
+    {.name = "policy set",
+     .synopsis = "AGENT BUNDLE",
+     .summary = "give an agent a policy",
+     .text = "Compiles a policy bundle and makes it the agent's. It decides from the next new\n"
+             "step on, in runs that are under way too; what has been decided stays.\n",
+     .min_args = 2,
+     .max_args = 2,
+     FLAGS(SHOW_FLAGS),
+     .run = cmd_policy_set},
+};
+
+const struct command_group COMMAND_GROUPS[] = {
+    {"agent", "agents"},
+    {"exec", "executions (an ID may be any beginning that only one has)"},
+    {"approval", "approvals (their IDs as well)"},
+    {"policy", "policies"},
+    {NULL, NULL},
 };
 
 const struct command *commands_table(size_t *n)
@@ -229,16 +325,14 @@ static size_t words_at(const char *group, const char **words, size_t max)
 
 static int unknown_command(struct cli *c, const char *group, const char *word)
 {
-    const char *words[COUNT(COMMANDS) + 2];
+    const char *words[COUNT(COMMANDS) + COUNT(COMMAND_GROUPS)];
     const char *space = group[0] == '\0' ? "" : " ";
     size_t n = words_at(group, words, COUNT(COMMANDS));
     struct err e;
 
     c->command = NULL; /* of 'help': what is unknown is another one */
-    if (group[0] == '\0') {
-        words[n++] = "agent";
-        words[n++] = "exec";
-    }
+    for (size_t i = 0; group[0] == '\0' && COMMAND_GROUPS[i].word != NULL; i++)
+        words[n++] = COMMAND_GROUPS[i].word;
     const char *meant = suggest(word, words, n);
     if (meant != NULL)
         err_set(&e, ERR_VALIDATION, "unknown command '%s%s%.40s'; did you mean '%s%s%s'?", group,

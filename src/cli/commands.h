@@ -18,6 +18,12 @@ struct command {
 
 const struct command *commands_table(size_t *n);
 const struct command *command_find(const char *name);
+/* What the commands of two words begin with, in the order of the overview, and what its heading
+ * says of them; ends with a NULL word. Static. */
+struct command_group {
+    const char *word, *heading;
+};
+extern const struct command_group COMMAND_GROUPS[];
 /* Whether the table has commands of two words that begin with this one. */
 bool command_is_group(const char *word);
 /* The command's flags. `rebuno dev` and `rebuno server` share a table, so they are asked for. */
@@ -42,6 +48,12 @@ int cmd_exec_watch(struct cli *c);
 int cmd_exec_events(struct cli *c);
 int cmd_exec_steps(struct cli *c);
 int cmd_exec_cancel(struct cli *c);
+int cmd_approval_ls(struct cli *c);
+int cmd_approval_get(struct cli *c);
+int cmd_approval_grant(struct cli *c);
+int cmd_approval_deny(struct cli *c);
+int cmd_policy_test(struct cli *c);
+int cmd_policy_set(struct cli *c);
 int cmd_help(struct cli *c);
 int cmd_version(struct cli *c);
 

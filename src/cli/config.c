@@ -143,6 +143,27 @@ static const struct setting SETTINGS[] = {
      .offset = AT(deadline_check_interval_us),
      .fallback = "30s",
      .help = "how often deadlines are looked at"},
+    {.env = "REBUNO_APPROVAL_TIMEOUT",
+     .value = "DURATION",
+     .kind = SETTING_DURATION,
+     .modes = SETTING_IN_BOTH,
+     .offset = AT(kernel.approval_timeout_us),
+     .fallback = "15m",
+     .help = "how long approvals wait whose rule does not say it"},
+    {.env = "REBUNO_JUDGE_URL",
+     .value = "URL",
+     .kind = SETTING_HTTP_URL,
+     .modes = SETTING_IN_BOTH,
+     .offset = AT(judge_url),
+     .fallback_text = "none: judge rules deny",
+     .help = "the judging model of judge rules"},
+    {.env = "REBUNO_JUDGE_API_KEY",
+     .value = "KEY",
+     .kind = SETTING_SECRET,
+     .modes = SETTING_IN_BOTH,
+     .offset = AT(judge_api_key),
+     .fallback_text = "none",
+     .help = "the bearer token that it is called with"},
     {.env = "REBUNO_RETENTION",
      .value = "DURATION",
      .kind = SETTING_DURATION_OR_NONE,
@@ -251,6 +272,18 @@ static bool is_db_url(const char *text)
     return str_starts(url, STR("postgres://")) || str_starts(url, STR("postgresql://"));
 }
 
+/* Whether somebody answers there is found out by who asks. */
+static bool is_http_url(const char *text)
+{
+    struct str url = str_of(text);
+    size_t scheme = str_starts(url, STR("http://"))    ? STR("http://").n
+                    : str_starts(url, STR("https://")) ? STR("https://").n
+                                                       : 0;
+
+    return scheme > 0 && url.n > scheme && strchr("/?#:", url.p[scheme]) == NULL &&
+           !str_has_control(url) && memchr(url.p, ' ', url.n) == NULL;
+}
+
 static bool is_token(struct str token)
 {
     return token.n > 0 && !str_has_control(token) && memchr(token.p, ' ', token.n) == NULL;
@@ -338,6 +371,11 @@ static bool set_value(struct config *out, const struct setting *s, const char *n
             return err_set(e, ERR_VALIDATION,
                            "%s: expected postgres://user:password@host/name or sqlite:///path",
                            name);
+        store_text(out, s, text);
+        return true;
+    case SETTING_HTTP_URL: /* nor this */
+        if (!is_http_url(text))
+            return err_set(e, ERR_VALIDATION, "%s: expected an http:// or https:// URL", name);
         store_text(out, s, text);
         return true;
     case SETTING_COUNT:
@@ -474,6 +512,7 @@ bool config_load(bool dev, int argc, char **argv, struct config *out, struct err
     }
     const char *attempts = getenv("REBUNO_DISPATCH_MAX_ATTEMPTS");
     out->kernel.dispatch_max_attempts_by_hand = attempts != NULL && attempts[0] != '\0';
+    out->kernel.judge_configured = out->judge_url != NULL;
     ok = load_token_file(out, &args, e) && check_together(out, &args, e);
 done:
     args_free(&args);

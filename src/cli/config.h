@@ -25,6 +25,8 @@ struct config {
     int64_t cleanup_interval_us;        /* default 10 min */
     int64_t retention_us;               /* 0: keep for ever */
     const char *leader_lock_key;        /* rebuno_scheduler_leader */
+    const char *judge_url;              /* NULL: none */
+    const char *judge_api_key;          /* NULL: none */
     int64_t max_body_bytes;             /* 10485760 */
     bool webhook_private;               /* loopback and private ranges may be called */
     const char *manifest_path;          /* --config, NULL: none */

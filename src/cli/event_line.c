@@ -10,6 +10,7 @@
 enum { TYPE_COLUMNS = 22, REST_COLUMNS = 120 };
 
 struct event_step {
+    struct str kind, target;
     int64_t started_us;
     unsigned runs;
     bool settled;
@@ -17,9 +18,8 @@ struct event_step {
 
 /* What lines are made of; absent fields are STR_NONE. */
 struct payload {
-    struct str step_id, kind, target, error, usage, rule, reason, output, attempt, by, of, status,
-        approval;
-    struct str decided_by, key;
+    struct str step_id, kind, target, error, usage, rule, reason, output, attempt, by, of, status;
+    struct str approval, decided_by, rationale, until, key;
 };
 
 struct line {
@@ -43,7 +43,7 @@ bool event_read(struct str json, struct arena *a, struct event *out)
     view_read(json, fields, COUNT(fields), a);
     if (!str_present(seq) || !json_int64(seq, &out->seq))
         out->seq = 0;
-    if (!str_present(at) || !when_parse(at, &out->at_us))
+    if (!str_present(at) || !clock_parse_rfc3339(at, &out->at_us))
         out->at_us = 0;
     return str_present(out->type);
 }
@@ -65,6 +65,8 @@ static void read_payload(struct str json, struct payload *p, struct arena *a)
         {"status", true, &p->status},
         {"approval_id", true, &p->approval},
         {"decided_by", true, &p->decided_by},
+        {"rationale", true, &p->rationale},
+        {"until", true, &p->until},
         {"key", true, &p->key},
     };
 
@@ -106,14 +108,43 @@ static void add_usage(struct buf *out, struct str usage, struct arena *a)
 
 /* ---- lines by family ---- */
 
+static void add_rule(struct buf *out, struct str rule)
+{
+    if (str_present(rule))
+        buf_printf(out, "%sby rule %.*s", out->n > 0 ? ", " : "", STR_ARG(rule));
+}
+
+/* A step that is not allowed to run now. */
+static void describe_limit(const struct payload *p, struct line *l)
+{
+    int64_t until = 0;
+
+    l->type_paint = l->detail_paint = PAINT_BUSY;
+    if (str_present(p->until) && clock_parse_rfc3339(p->until, &until)) {
+        buf_add(&l->detail, STR("waits until "));
+        when_clock(&l->detail, until);
+    } else {
+        buf_add(&l->detail, STR("refused"));
+    }
+    add_rule(&l->detail, p->rule);
+}
+
 static void describe_step(struct event_log *log, const struct event *ev, const struct payload *p,
                           struct line *l, struct arena *a)
 {
     struct event_step *step = step_of(log, p->step_id);
     struct str verb = str_slice(ev->type, STR("step.").n, ev->type.n);
 
+    if (!str_present(step->kind)) {
+        step->kind = arena_str(&log->a, p->kind);
+        step->target = arena_str(&log->a, p->target);
+    }
     buf_printf(&l->what, "%.*s %.*s", STR_ARG(p->kind), STR_ARG(p->target));
     l->type_paint = view_status_paint(verb);
+    if (str_eq(verb, STR("rate_limited"))) {
+        describe_limit(p, l);
+        return;
+    }
     if (str_eq(verb, STR("executing"))) {
         step->runs++;
         step->started_us = ev->at_us;
@@ -125,7 +156,7 @@ static void describe_step(struct event_log *log, const struct event *ev, const s
     }
     if (str_eq(verb, STR("allowed"))) {
         if (str_present(p->rule) && !str_eq(p->rule, STR("permissive")))
-            buf_printf(&l->detail, "by rule %.*s", STR_ARG(p->rule));
+            add_rule(&l->detail, p->rule);
         return;
     }
     bool settles = str_eq(verb, STR("succeeded")) || str_eq(verb, STR("failed")) ||
@@ -140,8 +171,7 @@ static void describe_step(struct event_log *log, const struct event *ev, const s
     if (str_present(p->error))
         buf_printf(&l->detail, "%s%.*s", l->detail.n > 0 ? ": " : "",
                    STR_ARG(view_error_text(p->error, a)));
-    if (str_present(p->rule))
-        buf_printf(&l->detail, "%sby rule %.*s", l->detail.n > 0 ? ", " : "", STR_ARG(p->rule));
+    add_rule(&l->detail, p->rule);
 }
 
 static void describe_ack(struct event_log *log, struct line *l)
@@ -208,19 +238,63 @@ static void describe_execution(struct event_log *log, const struct event *ev,
     if (str_eq(verb, STR("completed")) || str_eq(verb, STR("failed")) ||
         str_eq(verb, STR("cancelled")))
         end_execution(log, ev, p);
-    if (str_present(p->reason))
+    if (str_eq(verb, STR("blocked"))) {
+        bool steps = str_eq(p->reason, STR("awaiting_steps"));
+
+        buf_add_z(&l->what, steps ? "waits for its subagents" : "waits for a person");
+    } else if (str_present(p->reason)) {
         buf_add(&l->what, p->reason);
+    }
+}
+
+/* ---- approvals ---- */
+
+static void note_requested(struct event_log *log, struct str id)
+{
+    struct event_approval **end = &log->open;
+
+    while (*end != NULL)
+        end = &(*end)->next;
+    *end = arena_new(&log->a, struct event_approval);
+    (*end)->id = arena_str(&log->a, id);
+}
+
+static void note_decided(struct event_log *log, struct str id)
+{
+    for (struct event_approval **at = &log->open; *at != NULL; at = &(*at)->next) {
+        if (str_eq((*at)->id, id)) {
+            *at = (*at)->next;
+            return;
+        }
+    }
+}
+
+static void describe_approval(struct event_log *log, const struct event *ev,
+                              const struct payload *p, struct line *l)
+{
+    struct str verb = str_slice(ev->type, STR("approval.").n, ev->type.n);
+    const struct event_step *step = str_present(p->step_id) ? step_of(log, p->step_id) : NULL;
+
+    if (step != NULL && str_present(step->kind))
+        buf_printf(&l->what, "%.*s %.*s", STR_ARG(step->kind), STR_ARG(step->target));
+    if (str_eq(verb, STR("requested"))) {
+        l->type_paint = PAINT_BOLD;
+        buf_printf(&l->detail, "approval %.*s", STR_ARG(view_short_id(p->approval)));
+        note_requested(log, p->approval);
+        return;
+    }
+    l->type_paint = view_status_paint(verb);
+    note_decided(log, p->approval);
+    if (str_present(p->decided_by))
+        buf_printf(&l->detail, "by %.*s", STR_ARG(p->decided_by));
+    else if (str_eq(verb, STR("expired")) && !log->ended)
+        buf_add(&l->detail, STR("nobody decided in time"));
+    if (str_present(p->rationale))
+        buf_printf(&l->detail, "%s%.*s", l->detail.n > 0 ? ": " : "", STR_ARG(p->rationale));
 }
 
 static void describe_other(const struct event *ev, const struct payload *p, struct line *l)
 {
-    if (str_present(p->approval)) {
-        buf_add(&l->what, p->approval);
-        if (str_present(p->decided_by))
-            buf_printf(&l->detail, "by %.*s", STR_ARG(p->decided_by));
-        l->type_paint = PAINT_BOLD;
-        return;
-    }
     if (str_present(p->key))
         buf_add(&l->what, p->key);
     text_json_line(&l->detail, ev->payload);
@@ -277,6 +351,8 @@ void event_print(struct event_log *log, const struct event *ev, struct cli *c)
         describe_dispatch(log, ev, &p, &l);
     else if (str_starts(ev->type, STR("execution.")))
         describe_execution(log, ev, &p, &l);
+    else if (str_starts(ev->type, STR("approval.")) && str_present(p.approval))
+        describe_approval(log, ev, &p, &l);
     else
         describe_other(ev, &p, &l);
     if (c != NULL)

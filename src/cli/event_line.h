@@ -8,11 +8,19 @@
 #include "base/map.h"
 #include "cli/cli.h"
 
+/* One that nobody has decided yet, as far as the log goes. */
+struct event_approval {
+    struct str id;
+    bool asked; /* for who follows the log: it has been shown */
+    struct event_approval *next;
+};
+
 struct event_log {
-    struct map steps; /* step id → struct event_step */
-    struct arena a;   /* of the steps */
-    size_t settled;   /* steps whose outcome is recorded */
-    bool acked;       /* an agent has had it */
+    struct map steps;            /* step id → struct event_step */
+    struct arena a;              /* of the steps and approvals */
+    struct event_approval *open; /* in the order in which they were requested */
+    size_t settled;              /* steps whose outcome is recorded */
+    bool acked;                  /* an agent has had it */
     int64_t created_us;
     /* Set by the event that ended the execution. */
     bool ended, completed;

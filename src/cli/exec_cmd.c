@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * `rebuno exec ls` and `rebuno exec get`. */
 #include "base/clock.h"
+#include "cli/approval_view.h"
 #include "cli/commands.h"
 #include "cli/table.h"
 #include "cli/view.h"
@@ -9,7 +10,7 @@
 #include "cli/when.h"
 #include "domain/types.h"
 
-enum { LIST_DEFAULT = 50, LIST_PAGE = 200, LIST_MAX = 1000000 };
+enum { LIST_DEFAULT = 50, LIST_PAGE = 200, LIST_MAX = 1000000, APPROVALS_SHOWN = 10 };
 
 /* ---- ls ---- */
 
@@ -167,8 +168,8 @@ static struct str duration_text(struct str from, struct str to, struct arena *a)
     struct buf text = {0};
     int64_t from_us = 0, to_us = 0;
 
-    if (!str_present(from) || !str_present(to) || !when_parse(from, &from_us) ||
-        !when_parse(to, &to_us))
+    if (!str_present(from) || !str_present(to) || !clock_parse_rfc3339(from, &from_us) ||
+        !clock_parse_rfc3339(to, &to_us))
         return STR_NONE;
     when_duration(&text, to_us - from_us);
     struct str out = arena_str(a, buf_str(&text));
@@ -176,7 +177,20 @@ static struct str duration_text(struct str from, struct str to, struct arena *a)
     return out;
 }
 
-static void print_execution(struct cli *c, struct str execution, struct arena *a)
+/* What somebody can do who waits for it to go on. */
+static void print_approvals(struct cli *c, struct str waiting_on, struct arena *a)
+{
+    static const char *const verbs[] = {"get", "grant", "deny"};
+    struct str ids[APPROVALS_SHOWN];
+    size_t n = waiting_approvals(waiting_on, ids, COUNT(ids), a);
+
+    for (size_t i = 0; i < n; i++) {
+        for (size_t j = 0; j < COUNT(verbs); j++)
+            view_pair(c, i + j == 0 ? "to decide" : "", approval_command(c, verbs[j], ids[i], a));
+    }
+}
+
+static void print_execution(struct cli *c, struct visit *v)
 {
     struct str id, agent, status, input, output, reason, key, by, of, created, updated, deadline,
         waiting;
@@ -195,13 +209,15 @@ static void print_execution(struct cli *c, struct str execution, struct arena *a
         {"deadline_at", true, &deadline},
         {"waiting_on", false, &waiting},
     };
+    struct arena *a = &v->a;
     int64_t now = clock_wall_us();
 
-    view_read(execution, fields, COUNT(fields), a);
+    view_read(buf_str(&v->answer), fields, COUNT(fields), a);
     view_pair_painted(c, "id", PAINT_BOLD, id);
     view_pair(c, "agent", agent);
     view_pair_painted(c, "status", view_status_paint(status), status);
     view_pair(c, "waits for", waiting_text(waiting, now, a));
+    print_approvals(c, waiting, a);
     view_pair_painted(c, "reason", PAINT_BAD, reason);
     view_pair(c, "created", view_when(created, now, a));
     view_pair(c, "created by", by);
@@ -220,19 +236,5 @@ static void print_execution(struct cli *c, struct str execution, struct arena *a
 
 int cmd_exec_get(struct cli *c)
 {
-    struct visit v;
-    struct err e;
-    int code = visit_begin_execution(c, &v);
-
-    if (code != EXIT_OK)
-        goto done;
-    if (!client_get(v.client, visit_path(&v, ""), &v.answer, &e))
-        code = cli_fail(c, &e);
-    else if (cli_json(c))
-        cli_line(c, buf_str(&v.answer));
-    else
-        print_execution(c, buf_str(&v.answer), &v.a);
-done:
-    visit_end(&v);
-    return code;
+    return visit_show(c, &VISIT_EXECUTION, print_execution);
 }

@@ -67,6 +67,7 @@ static int print_created(struct cli *c, struct visit *v, bool watch)
     struct err e;
 
     view_read(buf_str(&v->answer), fields, COUNT(fields), &v->a);
+    v->kind = &VISIT_EXECUTION;
     v->id = arena_str(&v->a, v->id); /* outlives this answer */
     if (!str_present(v->id)) {
         err_set(&e, ERR_VALIDATION, "the kernel's answer has no execution's id");
@@ -137,7 +138,7 @@ int cmd_exec_create(struct cli *c)
 int cmd_exec_watch(struct cli *c)
 {
     struct visit v;
-    int code = visit_begin_execution(c, &v);
+    int code = visit_begin_found(c, &v, &VISIT_EXECUTION);
 
     if (code == EXIT_OK)
         code = watch_execution(c, &v);
@@ -149,7 +150,7 @@ int cmd_exec_cancel(struct cli *c)
 {
     struct visit v;
     struct err e;
-    int code = visit_begin_execution(c, &v);
+    int code = visit_begin_found(c, &v, &VISIT_EXECUTION);
 
     if (code != EXIT_OK)
         goto done;

@@ -103,7 +103,7 @@ static void show_event(struct cli *c, struct str event, void *ctx)
 
     (void)ctx;
     view_read(event, fields, COUNT(fields), &a);
-    if (str_present(at) && when_parse(at, &at_us)) {
+    if (str_present(at) && clock_parse_rfc3339(at, &at_us)) {
         when_full(&time, at_us);
         buf_printf(&time, ".%03d", (int)(at_us % US_PER_S / US_PER_MS));
     }
@@ -127,7 +127,7 @@ int cmd_exec_events(struct cli *c)
                           .limit = 500,
                           .show = show_event};
     struct visit v;
-    int code = visit_begin_execution(c, &v);
+    int code = visit_begin_found(c, &v, &VISIT_EXECUTION);
 
     if (code == EXIT_OK)
         code = take_pages(c, &v, &pages);
@@ -152,8 +152,9 @@ static struct str step_duration(struct str started, struct str completed, struct
     int64_t from = 0, to = clock_wall_us();
     bool ended = str_present(completed);
 
-    if (!str_present(started) || !when_parse(started, &from) ||
-        (ended && !when_parse(completed, &to)) || (!ended && !str_eq(status, STR("executing"))))
+    if (!str_present(started) || !clock_parse_rfc3339(started, &from) ||
+        (ended && !clock_parse_rfc3339(completed, &to)) ||
+        (!ended && !str_eq(status, STR("executing"))))
         return STR_NONE;
     when_duration(&text, to - from);
     struct str out = arena_printf(a, "%.*s%s", STR_ARG(buf_str(&text)), ended ? "" : "…");
@@ -172,23 +173,6 @@ static struct str step_target(struct str target, struct str occurrence, struct a
     return arena_printf(a, "%.*s #%lld", STR_ARG(target), (long long)before + 1);
 }
 
-/* On one line, cut also where no terminal reads: arguments can be megabytes. */
-static struct str step_args(struct str args, struct arena *a)
-{
-    struct buf line = {0}, clean = {0}, cut = {0};
-
-    if (!str_present(args))
-        return STR_NONE;
-    text_json_line(&line, args);
-    text_clean(&clean, buf_str(&line), TEXT_ONE_LINE);
-    text_fit(&cut, buf_str(&clean), ARGS_COLUMNS);
-    struct str out = arena_str(a, buf_str(&cut));
-    buf_free(&line);
-    buf_free(&clean);
-    buf_free(&cut);
-    return out;
-}
-
 static void show_step(struct cli *c, struct str step, void *ctx)
 {
     struct table *t = ctx;
@@ -205,7 +189,7 @@ static void show_step(struct cli *c, struct str step, void *ctx)
     view_read(step, fields, COUNT(fields), &a);
     table_add(t, PAINT_NONE, kind);
     table_add(t, PAINT_BOLD, step_target(target, occurrence, &a));
-    table_add(t, PAINT_NONE, step_args(args, &a));
+    table_add(t, PAINT_NONE, view_json_short(args, ARGS_COLUMNS, &a));
     table_add(t, view_status_paint(status), status);
     table_add(t, PAINT_NONE, step_duration(started, completed, status, &a));
     table_add(t, PAINT_NONE, view_error_text(error, &a));
@@ -222,7 +206,7 @@ int cmd_exec_steps(struct cli *c)
                           .show = show_step,
                           .ctx = &table};
     struct visit v;
-    int code = visit_begin_execution(c, &v);
+    int code = visit_begin_found(c, &v, &VISIT_EXECUTION);
 
     if (code == EXIT_OK)
         code = take_pages(c, &v, &pages);

@@ -44,13 +44,12 @@ void help_overview(FILE *out)
           "usage: rebuno COMMAND [ARGUMENTS]\n\n",
           out);
     add_command_rows(out, "");
-    fputs("\nagents\n", out);
-    add_command_rows(out, "agent");
-    fputs("\nexecutions (an ID may be any beginning that only one has)\n", out);
-    add_command_rows(out, "exec");
+    for (const struct command_group *g = COMMAND_GROUPS; g->word != NULL; g++) {
+        fprintf(out, "\n%s\n", g->heading);
+        add_command_rows(out, g->word);
+    }
     fputs("\nenvironment\n", out);
-    add_row(out, "REBUNO_URL",
-            "the kernel that agent and exec commands talk to (http://localhost:8080)");
+    add_row(out, "REBUNO_URL", "the kernel that the commands talk to (http://localhost:8080)");
     add_row(out, "REBUNO_API_KEY", "the token or key that they send");
     add_row(out, "NO_COLOR", "set: no colours");
     fputs("\n'rebuno COMMAND --help' tells more. Exit codes: 0 done, 1 failed, 2 wrong usage.\n",

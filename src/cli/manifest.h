@@ -5,10 +5,13 @@
 
 #include "base/arena.h"
 #include "base/err.h"
+#include "domain/identity.h"
 
 struct manifest_agent {
     struct str id, webhook_url, secret;
     int64_t lease_timeout_seconds; /* 0: not set */
+    struct str policy_bundle;      /* YAML that compiles; absent: none is named */
+    struct hash policy_hash;
 };
 
 struct manifest {
@@ -16,9 +19,9 @@ struct manifest {
     size_t n;
 };
 
-/* Refuses unknown keys, missing or repeated ids, wrong types, and ${NAME} of an unset variable: the
- * message has file, line and column. `policy` and `policy_file` are refused as not available yet.
- */
+/* Refuses unknown keys, missing or repeated ids, wrong types, ${NAME} of an unset variable, and
+ * policies that do not compile: the message has file, line and column. A `policy_file` is found
+ * beside the manifest. */
 MUST_USE bool manifest_load(const char *path, struct arena *a, struct manifest *out, struct err *e);
 
 #endif

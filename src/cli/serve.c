@@ -6,6 +6,8 @@
 #include "api/api.h"
 #include "base/clock.h"
 #include "cli/manifest.h"
+#include "dispatch/judge.h"
+#include "policy/cache.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -15,13 +17,16 @@
 #include <unistd.h>
 
 static const int64_t DRAIN_US = 8 * US_PER_S;
+static const int64_t STOP_US = 500 * US_PER_MS;
 
 struct kernel {
     const struct config *config;
     struct store *store;
+    struct policy_cache *policies;
     struct engine *engine;
     struct api *api;
     struct sender *sender;
+    struct judge_caller *judge; /* NULL: none is configured */
     struct arena arena;
     struct manifest manifest;
 };
@@ -52,6 +57,13 @@ static void on_delta(void *ctx, const struct uuid *execution_id, struct str note
     struct kernel *k = ctx;
 
     api_delta(k->api, execution_id, note);
+}
+
+static void on_judge(void *ctx, struct command *cmd)
+{
+    struct kernel *k = ctx;
+
+    judge_ask(k->judge, cmd);
 }
 
 /* The folder of the development database is made; nobody else's is. */
@@ -85,6 +97,17 @@ static const char *store_url(struct kernel *k, struct err *e)
     return arena_printf(&k->arena, "sqlite://%s", c->db_path).p;
 }
 
+/* It has compiled when the manifest was read. */
+static void cache_policy(struct kernel *k, const struct manifest_agent *agent)
+{
+    struct err e;
+    struct policy *p = policy_compile(agent->policy_bundle, "", &e);
+
+    if (p != NULL)
+        policy_cache_put(k->policies, &agent->policy_hash, p);
+    policy_unref(p);
+}
+
 static bool register_agents(struct kernel *k, struct err *e)
 {
     for (size_t i = 0; i < k->manifest.n; i++) {
@@ -96,7 +119,11 @@ static bool register_agents(struct kernel *k, struct err *e)
             .webhook_url = agent->webhook_url,
             .secret = agent->secret,
             .lease_timeout_us = agent->lease_timeout_seconds * US_PER_S,
+            .policy_bundle = agent->policy_bundle,
+            .policy_hash = agent->policy_hash,
         };
+        if (str_present(agent->policy_bundle))
+            cache_policy(k, agent);
         engine_run(k->engine, &cmd);
         if (cmd.verdict != VERDICT_DONE)
             return err_set(e, cmd.err.code, "agent %.*s: %s", STR_ARG(agent->id), cmd.err.message);
@@ -115,6 +142,27 @@ static bool boot_store(struct kernel *k, struct err *e)
     return k->store != NULL;
 }
 
+static bool new_judge(struct kernel *k, struct err *e)
+{
+    const struct judge_options options = {
+        .engine = k->engine,
+        .url = k->config->judge_url,
+        .api_key = k->config->judge_api_key,
+    };
+
+    if (options.url != NULL)
+        k->judge = judge_new(&options, e);
+    return options.url == NULL || k->judge != NULL;
+}
+
+/* Agents are there before anyone can ask for them, and the judge before a step can need it. */
+static bool start(struct kernel *k, struct err *e)
+{
+    return engine_start(k->engine, e) && register_agents(k, e) &&
+           (k->judge == NULL || judge_start(k->judge, e)) && api_start(k->api, e) &&
+           sender_start(k->sender, e);
+}
+
 static bool boot(struct kernel *k, struct err *e)
 {
     const struct config *c = k->config;
@@ -122,7 +170,7 @@ static bool boot(struct kernel *k, struct err *e)
         .settings = &c->kernel,
         .executors = (unsigned)c->db_max_conns / 2,
         .deadline_check_interval_us = c->deadline_check_interval_us,
-        .signals = {k, on_dispatches, on_events, on_agent, on_delta},
+        .signals = {k, on_dispatches, on_events, on_agent, on_delta, on_judge},
     };
     struct sender_options sender = {
         .concurrency = c->dispatch_concurrency,
@@ -140,34 +188,41 @@ static bool boot(struct kernel *k, struct err *e)
         return false;
     if (!boot_store(k, e))
         return false;
+    k->policies = policy_cache_new();
     engine.store = k->store;
+    engine.policies = k->policies;
     k->engine = engine_new(&engine, e);
     if (k->engine == NULL)
         return false;
     sender.engine = api.engine = k->engine;
     k->sender = sender_new(&sender, e);
-    if (k->sender == NULL)
+    if (k->sender == NULL || !new_judge(k, e))
         return false;
     api.sender_stats = sender_stats(k->sender);
     k->api = api_new(&api, e); /* binds: a port that is taken fails before anything runs */
-    if (k->api == NULL || !engine_start(k->engine, e) || !register_agents(k, e))
-        return false;
-    return api_start(k->api, e) && sender_start(k->sender, e);
+    return k->api != NULL && start(k, e);
 }
 
-static void shut_down(struct kernel *k)
+/* False: a thread is not through with its work, and what it uses is still there. Nothing is lost by
+ * that: what was not answered was not decided. */
+static bool shut_down(struct kernel *k)
 {
+    bool drained;
+
     sender_stop(k->sender);
-    if (k->api != NULL)
-        api_drain(k->api, clock_mono_us() + DRAIN_US);
-    if (k->engine != NULL)
-        engine_stop(k->engine);
+    drained = k->api == NULL || api_drain(k->api, clock_mono_us() + DRAIN_US);
+    judge_stop(k->judge); /* what it has not answered by now must not hold the engine up */
+    if ((k->engine != NULL && !engine_stop(k->engine, STOP_US)) || !drained)
+        return false;
     api_free(k->api);
     sender_free(k->sender);
     engine_free(k->engine);
+    policy_cache_free(k->policies);
+    judge_free(k->judge);
     if (k->store != NULL)
         store_close(k->store);
     arena_free(&k->arena);
+    return true;
 }
 
 /* What a browser or curl can be given: a wildcard address is reached through the loopback one. */
@@ -223,6 +278,7 @@ int serve_run(const struct config *config)
     struct err e = {0};
     sigset_t set;
     int code = 1;
+    bool clean;
 
     log_setup(config->log_level, config->log_format);
     signal(SIGPIPE, SIG_IGN);
@@ -237,8 +293,11 @@ int serve_run(const struct config *config)
     } else {
         fprintf(stderr, "rebuno: %s\n", e.message);
     }
-    shut_down(&k);
+    clean = shut_down(&k);
     if (code == 0)
         log_fields(LOG_INFO, "kernel.stopped", NULL, 0);
+    fflush(stdout);
+    if (!clean)
+        _exit(code);
     return code;
 }

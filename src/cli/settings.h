@@ -12,6 +12,7 @@ enum setting_kind {
                        process title */
     SETTING_ADDRESS,
     SETTING_DB_URL, /* may hold a password: scrubbed as well */
+    SETTING_HTTP_URL,
     SETTING_COUNT,
     SETTING_DURATION,
     SETTING_DURATION_OR_NONE, /* "none" and 0 are zero */

@@ -7,7 +7,7 @@
 #include "base/arena.h"
 #include "cli/text.h"
 
-enum { GAP = 2, LAST_COLUMN_MIN = 8 };
+enum { GAP = 2, LAST_COLUMN_MIN = 8, LIMITED_MIN = 8 };
 
 struct table_cell {
     char *text; /* owned, clean */
@@ -52,6 +52,46 @@ static size_t column_width(const struct table *t, size_t column, const struct cl
             width = t->cells[i].columns;
     }
     return c->width > 0 && limit > 0 && width > limit ? limit : width;
+}
+
+/* Takes columns from those that may be cut, the widest first, until the last has its least. */
+static void narrow(const struct table *t, size_t *widths, size_t used, size_t columns)
+{
+    while (used + LAST_COLUMN_MIN > columns) {
+        size_t widest = t->n_columns;
+
+        for (size_t i = 0; i + 1 < t->n_columns; i++) {
+            if (t->columns[i].limit > 0 && widths[i] > LIMITED_MIN &&
+                (widest == t->n_columns || widths[i] > widths[widest]))
+                widest = i;
+        }
+        if (widest == t->n_columns)
+            return;
+        widths[widest]--;
+        used--;
+    }
+}
+
+static size_t columns_used(const struct table *t, const size_t *widths)
+{
+    size_t used = 0;
+
+    for (size_t i = 0; i + 1 < t->n_columns; i++)
+        used += widths[i] + GAP;
+    return used;
+}
+
+/* The last column gets what is left of the line; 0: nothing limits it. */
+static void fit_to_terminal(const struct table *t, size_t *widths, size_t columns)
+{
+    size_t last = t->n_columns - 1;
+
+    if (columns > 0)
+        narrow(t, widths, columns_used(t, widths), columns);
+    if (t->columns[last].right)
+        return;
+    size_t used = columns_used(t, widths), left = columns > used ? columns - used : 0;
+    widths[last] = columns == 0 ? 0 : left > LAST_COLUMN_MIN ? left : LAST_COLUMN_MIN;
 }
 
 static void pad(struct cli *c, size_t columns)
@@ -99,7 +139,7 @@ void table_print(const struct table *t, struct cli *c)
 {
     if (t->n == 0)
         return;
-    size_t *widths = xzalloc(t->n_columns * sizeof *widths), used = 0;
+    size_t *widths = xzalloc(t->n_columns * sizeof *widths);
     struct table_cell *titles = xzalloc(t->n_columns * sizeof *titles);
     size_t last = t->n_columns - 1;
 
@@ -107,13 +147,9 @@ void table_print(const struct table *t, struct cli *c)
         struct str title = str_of(t->columns[i].title);
 
         widths[i] = column_width(t, i, c);
-        used += i < last ? widths[i] + GAP : 0;
         titles[i] = (struct table_cell){xstrdup(title), title.n, title.n, PAINT_DIM};
     }
-    if (!t->columns[last].right) {
-        size_t left = c->width > used ? c->width - used : 0;
-        widths[last] = c->width == 0 ? 0 : left > LAST_COLUMN_MIN ? left : LAST_COLUMN_MIN;
-    }
+    fit_to_terminal(t, widths, c->width);
     print_row(t, titles, widths, c);
     for (size_t i = 0; i + t->n_columns <= t->n; i += t->n_columns)
         print_row(t, &t->cells[i], widths, c);

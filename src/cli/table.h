@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Aligned columns. Cells are cleaned as they come in; on a terminal a column may be cut to its
- * limit, and the last one to what is left of the line. */
+ * limit, or to less on a narrow one, and the last to what is left of the line. */
 #ifndef CLI_TABLE_H
 #define CLI_TABLE_H
 

@@ -1,145 +1,38 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Cleaning, measuring and cutting text for terminals. */
+ * Lines and JSON made fit for a terminal. */
 #include "cli/text.h"
 
-#include "base/utf8.h"
+enum { TAB_COLUMNS = 4 };
 
-#define REPLACEMENT "\xef\xbf\xbd"
-#define ELLIPSIS "\xe2\x80\xa6"
-
-struct range {
-    uint32_t first, last;
-};
-
-/* Reorder, hide or break lines without a visible mark. */
-static const struct range UNSAFE[] = {
-    {0x0000, 0x001f}, {0x007f, 0x009f}, {0x061c, 0x061c}, {0x200e, 0x200f},   {0x2028, 0x202e},
-    {0x2066, 0x2069}, {0xfeff, 0xfeff}, {0xfff9, 0xfffb}, {0xe0000, 0xe007f},
-};
-
-static const struct range ZERO_WIDTH[] = {
-    {0x0300, 0x036f}, {0x0483, 0x0489}, {0x0591, 0x05bd}, {0x0610, 0x061a}, {0x064b, 0x065f},
-    {0x0900, 0x0902}, {0x0e34, 0x0e3a}, {0x0e47, 0x0e4e}, {0x1ab0, 0x1aff}, {0x1dc0, 0x1dff},
-    {0x200b, 0x200d}, {0x20d0, 0x20ff}, {0xfe00, 0xfe0f}, {0xfe20, 0xfe2f}, {0xe0100, 0xe01ef},
-};
-
-static const struct range WIDE[] = {
-    {0x1100, 0x115f},   {0x2e80, 0x303e},   {0x3041, 0xa4cf},   {0xa960, 0xa97c},
-    {0xac00, 0xd7a3},   {0xf900, 0xfaff},   {0xfe30, 0xfe6f},   {0xff00, 0xff60},
-    {0xffe0, 0xffe6},   {0x1f300, 0x1f64f}, {0x1f680, 0x1f6ff}, {0x1f900, 0x1f9ff},
-    {0x1fa70, 0x1faff}, {0x20000, 0x3fffd},
-};
-
-static bool in_ranges(const struct range *r, size_t n, uint32_t c)
+bool text_next_line(struct str text, size_t *at, struct str *line)
 {
-    for (size_t i = 0; i < n; i++) {
-        if (c >= r[i].first && c <= r[i].last)
-            return true;
-    }
-    return false;
+    if (*at > text.n)
+        return false;
+    const char *feed = *at < text.n ? memchr(text.p + *at, '\n', text.n - *at) : NULL;
+    size_t to = feed == NULL ? text.n : (size_t)(feed - text.p);
+    *line = str_slice(text, *at, to);
+    *at = to + 1;
+    return true;
 }
 
-/* Bytes of the character that starts at p, and its number. 0: the byte starts none. */
-static size_t decode(const char *p, size_t n, uint32_t *c)
+void text_clean_line(struct buf *out, struct str line)
 {
-    static const unsigned char first_bits[] = {0, 0x7f, 0x1f, 0x0f, 0x07};
-    size_t len = utf8_len(p, p + n);
+    size_t columns = 0;
 
-    *c = (unsigned char)p[0] & first_bits[len];
-    for (size_t i = 1; i < len; i++)
-        *c = *c << 6 | ((unsigned char)p[i] & 0x3f);
-    return len;
-}
+    for (size_t from = 0; from <= line.n;) {
+        const char *tab = from < line.n ? memchr(line.p + from, '\t', line.n - from) : NULL;
+        size_t to = tab == NULL ? line.n : (size_t)(tab - line.p), before = out->n;
 
-static void add_escape(struct buf *out, uint32_t c)
-{
-    switch (c) {
-    case '\n':
-        buf_add(out, STR("\\n"));
-        return;
-    case '\r':
-        buf_add(out, STR("\\r"));
-        return;
-    case '\t':
-        buf_add(out, STR("\\t"));
-        return;
-    default:
-        if (c < 0x100)
-            buf_printf(out, "\\x%02x", c);
-        else
-            buf_printf(out, "\\u%04x", c);
-    }
-}
+        text_clean(out, str_slice(line, from, to), TEXT_ONE_LINE);
+        columns += text_columns(str_slice(buf_str(out), before, out->n));
+        if (tab != NULL) {
+            size_t blanks = TAB_COLUMNS - columns % TAB_COLUMNS;
 
-void text_clean(struct buf *out, struct str s, enum text_lines lines)
-{
-    for (size_t i = 0; i < s.n;) {
-        uint32_t c = 0;
-        size_t n = decode(s.p + i, s.n - i, &c);
-
-        if (n == 0) {
-            buf_add(out, STR(REPLACEMENT));
-            i++;
-            continue;
+            buf_printf(out, "%*s", (int)blanks, "");
+            columns += blanks;
         }
-        if (lines == TEXT_LINES && (c == '\n' || c == '\t'))
-            buf_add_byte(out, s.p[i]);
-        else if (in_ranges(UNSAFE, COUNT(UNSAFE), c))
-            add_escape(out, c);
-        else
-            buf_add(out, str_make(s.p + i, n));
-        i += n;
+        from = to + 1;
     }
-}
-
-static size_t char_columns(uint32_t c)
-{
-    if (c < 0x300)
-        return 1;
-    if (in_ranges(ZERO_WIDTH, COUNT(ZERO_WIDTH), c))
-        return 0;
-    return in_ranges(WIDE, COUNT(WIDE), c) ? 2 : 1;
-}
-
-/* Bytes of the longest beginning that takes at most `columns`; *used is what it takes. */
-static size_t fitting(struct str s, size_t columns, size_t *used)
-{
-    size_t at = 0;
-
-    *used = 0;
-    while (at < s.n) {
-        uint32_t c = 0;
-        size_t n = decode(s.p + at, s.n - at, &c);
-        size_t width = n == 0 ? 1 : char_columns(c);
-
-        if (width > columns - *used)
-            break;
-        *used += width;
-        at += n == 0 ? 1 : n;
-    }
-    return at;
-}
-
-size_t text_columns(struct str clean)
-{
-    size_t used = 0;
-
-    fitting(clean, SIZE_MAX, &used);
-    return used;
-}
-
-void text_fit(struct buf *out, struct str clean, size_t columns)
-{
-    size_t used = 0;
-    size_t n = fitting(clean, columns, &used);
-
-    if (n == clean.n) {
-        buf_add(out, clean);
-        return;
-    }
-    n = fitting(clean, columns - 1, &used);
-    buf_add(out, str_make(clean.p, n));
-    buf_add(out, STR(ELLIPSIS));
 }
 
 void text_json_line(struct buf *out, struct str json)

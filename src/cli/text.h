@@ -1,23 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Text that came from elsewhere, made fit for a terminal. What an agent chose (targets, errors,
- * results) must neither move the cursor nor reorder what a reader sees. */
+ * Text for terminals: what base/text.h has, lines, and JSON. */
 #ifndef CLI_TEXT_H
 #define CLI_TEXT_H
 
-#include "base/buf.h"
+#include "base/text.h"
 
-enum text_lines {
-    TEXT_ONE_LINE, /* line feeds and tabs are shown as \n and \t */
-    TEXT_LINES,    /* they are kept */
-};
-
-/* Appends `s` with every control character, bidirectional control and line separator written as an
- * escape, and bytes that are not UTF-8 as U+FFFD. */
-void text_clean(struct buf *out, struct str s, enum text_lines lines);
-/* Terminal columns that clean text takes: wide characters count two, combining ones none. */
-size_t text_columns(struct str clean);
-/* Appends as much of clean text as fits, with an ellipsis when some was left out. `columns` > 0. */
-void text_fit(struct buf *out, struct str clean, size_t columns);
+/* Walks the lines of a text, which line feeds end; the empty text has one. Zero *at, then call
+ * until it returns false. */
+bool text_next_line(struct str text, size_t *at, struct str *line);
+/* Appends one of them, clean, with blanks for its tabs: a tab would leave the columns that it is
+ * shown in. */
+void text_clean_line(struct buf *out, struct str line);
 /* Appends valid JSON without the white space between its tokens: one line, whatever the author's
  * layout. */
 void text_json_line(struct buf *out, struct str json);

@@ -6,13 +6,14 @@
 #include "cli/when.h"
 
 struct entry {
-    struct str kind, until;
+    struct str kind, id, until;
 };
 
 static struct entry read_entry(struct str json, struct arena *a)
 {
     struct entry entry;
-    const struct view_field fields[] = {{"kind", true, &entry.kind}, {"until", true, &entry.until}};
+    const struct view_field fields[] = {
+        {"kind", true, &entry.kind}, {"id", true, &entry.id}, {"until", true, &entry.until}};
 
     view_read(json, fields, COUNT(fields), a);
     return entry;
@@ -23,7 +24,7 @@ static void add_until(struct buf *out, const char *before, struct str until, con
 {
     int64_t at = 0;
 
-    if (!str_present(until) || !when_parse(until, &at) || at <= now_us)
+    if (!str_present(until) || !clock_parse_rfc3339(until, &at) || at <= now_us)
         return;
     buf_add_z(out, before);
     when_age(out, at - now_us);
@@ -40,6 +41,12 @@ static void add_text(struct buf *out, const struct entry *entry, int64_t now_us)
     } else if (str_eq(entry->kind, STR("dispatch"))) {
         buf_add(out, STR("its delivery"));
         add_until(out, " (due in ", entry->until, ")", now_us);
+    } else if (str_eq(entry->kind, STR("approval"))) {
+        buf_printf(out, "approval %.*s", STR_ARG(view_short_id(entry->id)));
+        add_until(out, " (expires in ", entry->until, ")", now_us);
+    } else if (str_eq(entry->kind, STR("rate_limit"))) {
+        buf_add(out, STR("its rate limit"));
+        add_until(out, " (free in ", entry->until, ")", now_us);
     } else {
         buf_add(out, entry->kind);
         add_until(out, " (until in ", entry->until, ")", now_us);
@@ -58,9 +65,31 @@ static void add_advice(struct buf *out, const struct entry *entry, int64_t now_u
     } else if (str_eq(entry->kind, STR("dispatch"))) {
         buf_add(out, STR("the next delivery"));
         add_until(out, ", in ", entry->until, "", now_us);
+    } else if (str_eq(entry->kind, STR("approval"))) {
+        buf_printf(out, "a person to decide on approval %.*s", STR_ARG(view_short_id(entry->id)));
+        add_until(out, ", which expires in ", entry->until, "", now_us);
+    } else if (str_eq(entry->kind, STR("rate_limit"))) {
+        buf_add(out, STR("its rate limit"));
+        add_until(out, ", free in ", entry->until, "", now_us);
     } else {
         buf_add(out, entry->kind);
     }
+}
+
+size_t waiting_approvals(struct str waiting_on, struct str *ids, size_t max, struct arena *a)
+{
+    struct json_walk walk = {0};
+    struct str item;
+    size_t n = 0;
+
+    while (json_type_of(waiting_on) == JSON_ARRAY && n < max &&
+           json_next_item(waiting_on, &walk, &item)) {
+        struct entry entry = read_entry(item, a);
+
+        if (str_eq(entry.kind, STR("approval")) && str_present(entry.id))
+            ids[n++] = entry.id;
+    }
+    return n;
 }
 
 typedef void add_entry(struct buf *out, const struct entry *entry, int64_t now_us);

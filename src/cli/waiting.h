@@ -5,10 +5,13 @@
 
 #include "base/arena.h"
 
-/* "the agent (lease ends in 58s)"; absent when it waits for nothing. */
+/* "the agent (lease ends in 58s)", "approval 0199c2a4-7d10-7c4e (expires in 14m59s)"; absent when
+ * it waits for nothing. */
 struct str waiting_text(struct str waiting_on, int64_t now_us, struct arena *a);
 /* A sentence for who has watched nothing happen, and what will happen if nobody acts; absent when
  * it waits for nothing. */
 struct str waiting_advice(struct str waiting_on, int64_t now_us, struct arena *a);
+/* The ids of the approvals among it, at most `max`; how many. */
+size_t waiting_approvals(struct str waiting_on, struct str *ids, size_t max, struct arena *a);
 
 #endif

@@ -7,6 +7,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "cli/approval_view.h"
 #include "cli/event_line.h"
 #include "cli/sse.h"
 #include "cli/text.h"
@@ -72,19 +73,70 @@ static bool take_event(void *ctx, struct str id, struct str data)
     return !w->no_event;
 }
 
+/* A client of its own, for the stream's is in use. NULL: the stream will tell what is wrong. */
+static struct client *second_client(const struct watch *w)
+{
+    struct err ignored;
+
+    return client_new(client_url(w->v->client), &ignored);
+}
+
+/* False: it cannot be read now, but later perhaps. */
+static bool ask(struct watch *w, struct client *client, struct str id)
+{
+    struct buf answer = {0};
+    struct arena a = {0};
+    struct shown_approval approval;
+    struct err ignored;
+    const char *path = arena_printf(&a, "/v0/approvals/%.*s", STR_ARG(id)).p;
+    bool read = client_get(client, path, &answer, &ignored);
+
+    if (read) {
+        approval_read(buf_str(&answer), &approval, &a);
+        if (approval_is_pending(&approval)) /* what has been decided since, the stream will say */
+            approval_ask(w->c, &approval, &a);
+    } else if (client_failure(client) ==
+               CLIENT_REFUSED) { /* who may follow may not see approvals */
+        cli_remark(w->c, "%.*s", STR_ARG(approval_command(w->c, "get", id, &a)));
+        read = true;
+    }
+    fflush(w->c->out);
+    buf_free(&answer);
+    arena_free(&a);
+    return read;
+}
+
+/* Shows the approvals that wait, once all that has come has been taken: a log that is caught up
+ * with has old ones in it, whose decision may follow in the same breath. */
+static void ask_for_open(struct watch *w)
+{
+    struct client *client = NULL;
+
+    for (struct event_approval *at = w->log.open; at != NULL; at = at->next) {
+        if (at->asked)
+            continue;
+        if (client == NULL && (client = second_client(w)) == NULL)
+            return;
+        at->asked = ask(w, client, at->id);
+    }
+    client_free(client);
+}
+
 static bool take_bytes(void *ctx, struct str bytes)
 {
     struct watch *w = ctx;
+    bool more = sse_feed(&w->sse, bytes);
 
-    return sse_feed(&w->sse, bytes);
+    if (!cli_json(w->c) && !w->log.ended)
+        ask_for_open(w);
+    return more;
 }
 
-/* With a connection of its own, for the stream's is in use. Whatever fails is left unsaid: the
- * stream will tell. */
+/* Whatever fails is left unsaid: the stream will tell. */
 static void advise(struct watch *w)
 {
     struct err ignored;
-    struct client *client = client_new(client_url(w->v->client), &ignored);
+    struct client *client = second_client(w);
     struct buf answer = {0};
     struct str waiting = STR_NONE;
     const struct view_field fields[] = {{"waiting_on", false, &waiting}};
@@ -106,7 +158,8 @@ static void on_idle(void *ctx)
     if (w->advised || clock_mono_us() - w->quiet_since_us < QUIET_S * US_PER_S)
         return;
     w->advised = true;
-    advise(w);
+    if (w->log.open == NULL || cli_json(w->c)) /* else that has just been shown */
+        advise(w);
 }
 
 /* One connection. True: it ended as streams do. */

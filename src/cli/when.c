@@ -1,65 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Reading the API's times and writing them for people. */
+ * Times for people. */
 #include "cli/when.h"
 
 #include <time.h>
-
-/* Takes `n` digits from the front of *s. */
-static bool take_digits(struct str *s, size_t n, int *out)
-{
-    int64_t v = 0;
-
-    if (s->n < n || !str_to_int64(str_make(s->p, n), &v))
-        return false;
-    *out = (int)v;
-    *s = str_make(s->p + n, s->n - n);
-    return true;
-}
-
-static bool take_byte(struct str *s, char c)
-{
-    if (s->n == 0 || s->p[0] != c)
-        return false;
-    *s = str_make(s->p + 1, s->n - 1);
-    return true;
-}
-
-/* What stands behind the dot, as microseconds; digits past the sixth are dropped. */
-static bool take_fraction(struct str *s, int64_t *us)
-{
-    int64_t unit = US_PER_S / 10;
-    size_t digits = 0;
-
-    while (s->n > 0 && s->p[0] >= '0' && s->p[0] <= '9') {
-        *us += (s->p[0] - '0') * unit;
-        unit /= 10;
-        digits++;
-        *s = str_make(s->p + 1, s->n - 1);
-    }
-    return digits > 0;
-}
-
-bool when_parse(struct str rfc3339, int64_t *wall_us)
-{
-    struct str s = rfc3339;
-    struct tm tm = {0};
-    int64_t fraction_us = 0;
-
-    if (!take_digits(&s, 4, &tm.tm_year) || !take_byte(&s, '-') ||
-        !take_digits(&s, 2, &tm.tm_mon) || !take_byte(&s, '-') ||
-        !take_digits(&s, 2, &tm.tm_mday) || !take_byte(&s, 'T') ||
-        !take_digits(&s, 2, &tm.tm_hour) || !take_byte(&s, ':') ||
-        !take_digits(&s, 2, &tm.tm_min) || !take_byte(&s, ':') || !take_digits(&s, 2, &tm.tm_sec))
-        return false;
-    if (take_byte(&s, '.') && !take_fraction(&s, &fraction_us))
-        return false;
-    if (!take_byte(&s, 'Z') || s.n != 0)
-        return false;
-    tm.tm_year -= 1900;
-    tm.tm_mon -= 1;
-    *wall_us = (int64_t)timegm(&tm) * US_PER_S + fraction_us;
-    return true;
-}
 
 static void add_two_units(struct buf *out, int64_t s)
 {

@@ -5,8 +5,6 @@
 
 #include "base/clock.h"
 
-/* RFC 3339 in UTC, as the API sends it. */
-MUST_USE bool when_parse(struct str rfc3339, int64_t *wall_us);
 /* "0s", "59s", "3m05s", "5h20m", "3d04h": whole seconds or two units, rounded down. Negative counts
  * as nothing. */
 void when_age(struct buf *out, int64_t us);

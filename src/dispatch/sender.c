@@ -4,6 +4,7 @@
 #include "dispatch/sender.h"
 
 #include "base/clock.h"
+#include "base/fault.h"
 #include "base/log.h"
 #include "dispatch/webhook.h"
 
@@ -313,6 +314,7 @@ static void answered(struct job *job, CURLcode code)
     struct sender *s = job->sender;
     bool acked = job->hook.status >= 200 && job->hook.status < 300;
 
+    FAULT("dispatch.answered");
     webhook_free(&job->hook, s->multi);
     transfers_remove(s, job);
     if (!acked)
@@ -331,6 +333,7 @@ static void answered(struct job *job, CURLcode code)
 
 static void begin_post(struct job *job)
 {
+    FAULT("dispatch.post.before");
     transfers_add(job->sender, job);
     job->stage = POSTING;
     if (post(job))

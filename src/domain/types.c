@@ -32,19 +32,33 @@ static const struct str DISPATCH_STATUS[] = {
     [DISPATCH_ACKED] = STR_INIT("acked"),
     [DISPATCH_RETIRED] = STR_INIT("retired"),
 };
+static const struct str APPROVAL_STATUS[] = {
+    [APPROVAL_PENDING] = STR_INIT("pending"),
+    [APPROVAL_GRANTED] = STR_INIT("granted"),
+    [APPROVAL_DENIED] = STR_INIT("denied"),
+    [APPROVAL_EXPIRED] = STR_INIT("expired"),
+};
 static const struct str EVENT_TYPE[] = {
     [EVENT_EXECUTION_CREATED] = STR_INIT("execution.created"),
     [EVENT_EXECUTION_STARTED] = STR_INIT("execution.started"),
+    [EVENT_EXECUTION_BLOCKED] = STR_INIT("execution.blocked"),
+    [EVENT_EXECUTION_RESUMED] = STR_INIT("execution.resumed"),
     [EVENT_EXECUTION_COMPLETED] = STR_INIT("execution.completed"),
     [EVENT_EXECUTION_FAILED] = STR_INIT("execution.failed"),
     [EVENT_EXECUTION_CANCELLED] = STR_INIT("execution.cancelled"),
     [EVENT_STEP_PROPOSED] = STR_INIT("step.proposed"),
     [EVENT_STEP_ALLOWED] = STR_INIT("step.allowed"),
     [EVENT_STEP_DENIED] = STR_INIT("step.denied"),
+    [EVENT_STEP_AWAITING_APPROVAL] = STR_INIT("step.awaiting_approval"),
+    [EVENT_STEP_RATE_LIMITED] = STR_INIT("step.rate_limited"),
     [EVENT_STEP_EXECUTING] = STR_INIT("step.executing"),
     [EVENT_STEP_SUCCEEDED] = STR_INIT("step.succeeded"),
     [EVENT_STEP_FAILED] = STR_INIT("step.failed"),
     [EVENT_STEP_CANCELLED] = STR_INIT("step.cancelled"),
+    [EVENT_APPROVAL_REQUESTED] = STR_INIT("approval.requested"),
+    [EVENT_APPROVAL_GRANTED] = STR_INIT("approval.granted"),
+    [EVENT_APPROVAL_DENIED] = STR_INIT("approval.denied"),
+    [EVENT_APPROVAL_EXPIRED] = STR_INIT("approval.expired"),
     [EVENT_DISPATCH_QUEUED] = STR_INIT("dispatch.queued"),
     [EVENT_DISPATCH_ACKED] = STR_INIT("dispatch.acked"),
     [EVENT_DISPATCH_FAILED] = STR_INIT("dispatch.failed"),
@@ -95,6 +109,11 @@ struct str idempotency_name(enum idempotency i)
 struct str dispatch_status_name(enum dispatch_status s)
 {
     return DISPATCH_STATUS[s];
+}
+
+struct str approval_status_name(enum approval_status s)
+{
+    return APPROVAL_STATUS[s];
 }
 
 struct str event_type_name(enum event_type t)
@@ -154,6 +173,16 @@ bool dispatch_status_parse(struct str s, enum dispatch_status *out)
     if (!name_parse(DISPATCH_STATUS, COUNT(DISPATCH_STATUS), s, &i))
         return false;
     *out = (enum dispatch_status)i;
+    return true;
+}
+
+bool approval_status_parse(struct str s, enum approval_status *out)
+{
+    unsigned i;
+
+    if (!name_parse(APPROVAL_STATUS, COUNT(APPROVAL_STATUS), s, &i))
+        return false;
+    *out = (enum approval_status)i;
     return true;
 }
 

@@ -30,6 +30,8 @@ enum step_kind { KIND_TOOL_CALL, KIND_LLM_CALL, KIND_LOCAL };
 
 enum idempotency { SAFE_TO_RETRY, AT_MOST_ONCE };
 
+enum approval_status { APPROVAL_PENDING, APPROVAL_GRANTED, APPROVAL_DENIED, APPROVAL_EXPIRED };
+
 /* Where a dispatch stands. Queued ones wait for due_at; claimed ones have a webhook in flight;
  * acked ones have an agent at work under a lease; retired ones will never be delivered again. */
 enum dispatch_status { DISPATCH_QUEUED, DISPATCH_CLAIMED, DISPATCH_ACKED, DISPATCH_RETIRED };
@@ -37,16 +39,24 @@ enum dispatch_status { DISPATCH_QUEUED, DISPATCH_CLAIMED, DISPATCH_ACKED, DISPAT
 enum event_type {
     EVENT_EXECUTION_CREATED,
     EVENT_EXECUTION_STARTED,
+    EVENT_EXECUTION_BLOCKED,
+    EVENT_EXECUTION_RESUMED,
     EVENT_EXECUTION_COMPLETED,
     EVENT_EXECUTION_FAILED,
     EVENT_EXECUTION_CANCELLED,
     EVENT_STEP_PROPOSED,
     EVENT_STEP_ALLOWED,
     EVENT_STEP_DENIED,
+    EVENT_STEP_AWAITING_APPROVAL,
+    EVENT_STEP_RATE_LIMITED,
     EVENT_STEP_EXECUTING,
     EVENT_STEP_SUCCEEDED,
     EVENT_STEP_FAILED,
     EVENT_STEP_CANCELLED,
+    EVENT_APPROVAL_REQUESTED,
+    EVENT_APPROVAL_GRANTED,
+    EVENT_APPROVAL_DENIED,
+    EVENT_APPROVAL_EXPIRED,
     EVENT_DISPATCH_QUEUED,
     EVENT_DISPATCH_ACKED,
     EVENT_DISPATCH_FAILED,
@@ -71,6 +81,7 @@ struct str step_status_name(enum step_status s);
 struct str step_kind_name(enum step_kind k);
 struct str idempotency_name(enum idempotency i);
 struct str dispatch_status_name(enum dispatch_status s);
+struct str approval_status_name(enum approval_status s);
 struct str event_type_name(enum event_type t);
 struct str decision_name(enum decision d);
 MUST_USE bool execution_status_parse(struct str s, enum execution_status *out);
@@ -78,6 +89,7 @@ MUST_USE bool step_status_parse(struct str s, enum step_status *out);
 MUST_USE bool step_kind_parse(struct str s, enum step_kind *out);
 MUST_USE bool idempotency_parse(struct str s, enum idempotency *out);
 MUST_USE bool dispatch_status_parse(struct str s, enum dispatch_status *out);
+MUST_USE bool approval_status_parse(struct str s, enum approval_status *out);
 
 bool execution_status_is_terminal(enum execution_status s);
 bool step_status_is_terminal(enum step_status s);

@@ -6,6 +6,7 @@
 
 #include "base/queue.h"
 #include "kernel/agent.h"
+#include "kernel/approval.h"
 #include "kernel/dispatch.h"
 #include "kernel/execution.h"
 #include "kernel/step.h"
@@ -23,6 +24,9 @@ enum command_type {
     COMMAND_AGENT_REGISTER,
     COMMAND_AGENT_DESCRIBE,
     COMMAND_AGENT_REMOVE,
+    COMMAND_POLICY_SET,
+    COMMAND_APPROVAL_DECIDE,
+    COMMAND_APPROVAL_EXPIRE,
     COMMAND_CLAIM,
     COMMAND_DELIVERED,
     COMMAND_RETURN,
@@ -50,6 +54,8 @@ struct command {
         struct agent_registration agent_register;
         struct agent_description agent_describe;
         struct str agent_remove;
+        struct policy_setting policy_set;
+        struct approval_decision approval; /* decide, expire */
         struct delivery delivery;
         struct {
             struct uuid execution_id;
@@ -61,6 +67,7 @@ struct command {
     union {
         struct execution_created created;
         struct step_answer step; /* submit, settle */
+        struct approval_decided approval;
         bool suspended;
         bool reclaimed;
         struct dispatch_claimed claimed;
@@ -76,7 +83,10 @@ struct command {
      * May free the command. */
     void (*done)(struct command *cmd);
     void *ctx;
-    int64_t queued_us; /* set by engine_submit */
+    /* The engine's own; zero at first. */
+    int64_t queued_us; /* when it was submitted last */
+    int64_t decide_ns; /* time that its rule took so far */
+    bool aside;        /* handed out for work that others may not wait for, and still waiting */
 };
 
 #endif

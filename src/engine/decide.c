@@ -36,6 +36,13 @@ void command_names(struct working_set *ws, const struct command *cmd)
     case COMMAND_AGENT_REMOVE:
         ws_need_agent(ws, cmd->in.agent_remove, true);
         return;
+    case COMMAND_POLICY_SET:
+        ws_need_agent(ws, cmd->in.policy_set.agent_id, false);
+        return;
+    case COMMAND_APPROVAL_DECIDE:
+    case COMMAND_APPROVAL_EXPIRE:
+        approval_decide_names(ws, &cmd->in.approval);
+        return;
     case COMMAND_CLAIM:
         dispatch_claim_names(ws, &cmd->in.delivery.ref, cmd->in.delivery.agent_id);
         return;
@@ -93,6 +100,15 @@ void command_decide(struct working_set *ws, struct command *cmd)
         return;
     case COMMAND_AGENT_REMOVE:
         cmd->verdict = agent_remove(ws, cmd->in.agent_remove, e);
+        return;
+    case COMMAND_POLICY_SET:
+        cmd->verdict = agent_set_policy(ws, &cmd->in.policy_set, e);
+        return;
+    case COMMAND_APPROVAL_DECIDE:
+        cmd->verdict = approval_decide(ws, &cmd->in.approval, &cmd->out.approval, e);
+        return;
+    case COMMAND_APPROVAL_EXPIRE:
+        cmd->verdict = approval_expire(ws, &cmd->in.approval, e);
         return;
     case COMMAND_CLAIM:
         cmd->verdict = dispatch_claim(ws, &cmd->in.delivery.ref, &cmd->out.claimed, e);
@@ -169,6 +185,11 @@ uint64_t command_route(const struct command *cmd)
         return hash_bytes(cmd->in.agent_describe.id);
     case COMMAND_AGENT_REMOVE:
         return hash_bytes(cmd->in.agent_remove);
+    case COMMAND_POLICY_SET:
+        return hash_bytes(cmd->in.policy_set.agent_id);
+    case COMMAND_APPROVAL_DECIDE:
+    case COMMAND_APPROVAL_EXPIRE:
+        return route_execution(&cmd->in.approval.execution_id);
     case COMMAND_CLAIM:
     case COMMAND_DELIVERED:
     case COMMAND_RETURN:

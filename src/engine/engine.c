@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Life of the engine, and the clock's thread: what must happen because time has passed. */
+ * Life of the engine, its entrance, and the news from other kernels. */
 #include "engine/executor.h"
 
 #include "base/clock.h"
-#include "base/log.h"
+#include "engine/aside.h"
+#include "engine/clock.h"
 #include "engine/decide.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <unistd.h>
 
-enum { BATCH = 256 };
 static const int64_t SWEEP_MAX_US = 2 * US_PER_S;
-static const int64_t TIDY_INTERVAL_US = 10 * US_PER_S;
 static const int64_t LISTEN_TURN_US = 500 * US_PER_MS;
 
 static unsigned executors_by_cores(void)
@@ -34,10 +34,10 @@ static int64_t sweep_interval(const struct kernel_settings *settings)
 struct engine *engine_new(const struct engine_options *opt, struct err *e)
 {
     struct engine *en = xzalloc(sizeof(*en));
-    pthread_condattr_t attr;
 
     en->store = opt->store;
     en->settings = opt->settings;
+    en->policies = opt->policies;
     en->signals = opt->signals;
     en->deadline_check_interval_us =
         opt->deadline_check_interval_us > 0 ? opt->deadline_check_interval_us : 30 * US_PER_S;
@@ -48,11 +48,10 @@ struct engine *engine_new(const struct engine_options *opt, struct err *e)
     lease_board_init(&en->leases);
     delta_wants_init(&en->deltas);
     atomic_init(&en->writable, true);
-    pthread_mutex_init(&en->clock_lock, NULL);
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(&en->clock_cond, &attr);
-    pthread_condattr_destroy(&attr);
+    clock_init(en);
+    pthread_mutex_init(&en->quiet_lock, NULL);
+    cond_init_mono(&en->quiet_cond);
+    en->aside = aside_new(en);
     en->executors = xzalloc(en->n_executors * sizeof(struct executor));
     for (unsigned i = 0; i < en->n_executors; i++) {
         if (!executor_open(&en->executors[i], en, e)) {
@@ -70,10 +69,12 @@ void engine_free(struct engine *en)
     for (unsigned i = 0; i < en->n_executors; i++)
         executor_close(&en->executors[i]);
     free(en->executors);
+    aside_free(en->aside);
     lease_board_free(&en->leases);
     delta_wants_free(&en->deltas);
-    pthread_cond_destroy(&en->clock_cond);
-    pthread_mutex_destroy(&en->clock_lock);
+    pthread_cond_destroy(&en->quiet_cond);
+    pthread_mutex_destroy(&en->quiet_lock);
+    clock_free(en);
     free(en);
 }
 
@@ -82,7 +83,11 @@ void engine_submit(struct engine *en, struct command *cmd)
     unsigned at = en->n_executors == 1 ? 0 : (unsigned)(command_route(cmd) % en->n_executors);
 
     cmd->queued_us = clock_mono_us();
-    atomic_fetch_add_explicit(&en->stats.waiting, 1, memory_order_relaxed);
+    if (!cmd->aside) {
+        atomic_fetch_add(&en->stats.waiting, 1);
+        cmd->decide_ns = 0;
+    }
+    cmd->aside = false;
     queue_push(en->executors[at].queue, &cmd->node);
 }
 
@@ -102,7 +107,7 @@ static void waiter_done(struct command *cmd)
     pthread_mutex_unlock(&w->lock);
 }
 
-static void run_all(struct engine *en, struct command *cmds, size_t n)
+void engine_run_all(struct engine *en, struct command *cmds, size_t n)
 {
     struct waiter w = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, n};
 
@@ -119,7 +124,7 @@ static void run_all(struct engine *en, struct command *cmds, size_t n)
 
 void engine_run(struct engine *en, struct command *cmd)
 {
-    run_all(en, cmd, 1);
+    engine_run_all(en, cmd, 1);
 }
 
 bool engine_writable(const struct engine *en)
@@ -148,6 +153,11 @@ void engine_send_delta(struct engine *en, const struct uuid *execution_id, struc
         store_notify(en->store, &note, 1);
 }
 
+struct policy_cache *engine_policies(const struct engine *en)
+{
+    return en->policies;
+}
+
 struct store *engine_store(const struct engine *en)
 {
     return en->store;
@@ -158,170 +168,6 @@ const struct engine_stats *engine_stats(const struct engine *en)
     return &en->stats;
 }
 
-/* ---- the clock's thread ---- */
-
-struct clock_work {
-    struct engine *en;
-    struct store_reader *reader;
-    struct arena arena;
-    struct command *batch;
-};
-
-static void worker_failed(struct clock_work *cw, const char *worker, const struct err *e)
-{
-    static struct log_limit limit;
-
-    atomic_fetch_add(&cw->en->stats.worker_errors, 1);
-    if (log_allowed(&limit, 6))
-        log_event(LOG_WARN, "worker.failed", {"worker", str_of(worker)},
-                  {"error", str_of(e->message)});
-}
-
-/* What the kernel before this one had in hand: deliveries nobody will answer go back to the queue;
- * agents that lived through it keep their attempt. */
-static bool recover_leased(struct clock_work *cw, bool at_start, struct uuid *after, bool *more)
-{
-    struct uuid *ids;
-    size_t n;
-    struct err e;
-
-    arena_reset(&cw->arena);
-    if (!store_leased(cw->reader, after, BATCH, &cw->arena, &ids, &n, &e)) {
-        worker_failed(cw, "recovery", &e);
-        return false;
-    }
-    *more = n == BATCH;
-    if (n == 0)
-        return true;
-    memset(cw->batch, 0, n * sizeof(struct command));
-    for (size_t i = 0; i < n; i++) {
-        cw->batch[i].type = COMMAND_RECOVER;
-        cw->batch[i].in.recover.execution_id = ids[i];
-        cw->batch[i].in.recover.at_start = at_start;
-    }
-    *after = ids[n - 1];
-    run_all(cw->en, cw->batch, n);
-    return true;
-}
-
-static void cancel_past_deadlines(struct clock_work *cw)
-{
-    for (size_t n = BATCH; n == BATCH;) {
-        struct uuid *ids;
-        struct err e;
-
-        arena_reset(&cw->arena);
-        if (!store_past_deadlines(cw->reader, BATCH, &cw->arena, &ids, &n, &e)) {
-            worker_failed(cw, "deadlines", &e);
-            return;
-        }
-        memset(cw->batch, 0, n * sizeof(struct command));
-        for (size_t i = 0; i < n; i++) {
-            cw->batch[i].type = COMMAND_CANCEL;
-            cw->batch[i].in.cancel.execution_id = ids[i];
-            cw->batch[i].in.cancel.deadline = true;
-        }
-        if (n > 0)
-            run_all(cw->en, cw->batch, n);
-        for (size_t i = 0; i < n; i++)
-            if (cw->batch[i].err.code == ERR_UNAVAILABLE)
-                return;
-    }
-}
-
-/* True when the engine is to stop. */
-static bool clock_wait(struct engine *en, int64_t until_us)
-{
-    struct timespec ts = {until_us / US_PER_S, (until_us % US_PER_S) * 1000};
-    bool stop;
-
-    pthread_mutex_lock(&en->clock_lock);
-    if (!en->stopping)
-        pthread_cond_timedwait(&en->clock_cond, &en->clock_lock, &ts);
-    stop = en->stopping;
-    pthread_mutex_unlock(&en->clock_lock);
-    return stop;
-}
-
-static bool clock_stopping(struct engine *en)
-{
-    bool stop;
-
-    pthread_mutex_lock(&en->clock_lock);
-    stop = en->stopping;
-    pthread_mutex_unlock(&en->clock_lock);
-    return stop;
-}
-
-static void nudge(struct executor *x, atomic_bool *due)
-{
-    atomic_store(due, true);
-    queue_wake(x->queue);
-}
-
-static void clock_loop(struct clock_work *cw)
-{
-    struct engine *en = cw->en;
-    int64_t sweep_at = 0, tidy_at = clock_mono_us() + TIDY_INTERVAL_US, deadline_at = 0;
-    struct uuid after = {0};
-    bool recovering = store_was_alone(en->store), at_start = true;
-
-    while (!clock_stopping(en)) {
-        int64_t now = clock_mono_us(), next;
-
-        if (!recovering && atomic_exchange(&en->reload_leased, false)) {
-            recovering = true;
-            at_start = false;
-            after = (struct uuid){{0}};
-        }
-        if (recovering && !recover_leased(cw, at_start, &after, &recovering) &&
-            clock_wait(en, clock_mono_us() + US_PER_S))
-            return;
-        if (now >= sweep_at) {
-            /* The rule looks again under the lock, so two that both think they lead do no harm. */
-            if (store_leads(en->store))
-                nudge(&en->executors[0], &en->executors[0].sweep_due);
-            sweep_at = now + en->sweep_interval_us;
-        }
-        if (now >= tidy_at) {
-            for (unsigned i = 0; i < en->n_executors; i++)
-                nudge(&en->executors[i], &en->executors[i].tidy_due);
-            tidy_at = now + TIDY_INTERVAL_US;
-        }
-        if (en->settings->deadline_timeout_us > 0 && now >= deadline_at) {
-            if (store_leads(en->store))
-                cancel_past_deadlines(cw);
-            deadline_at = now + en->deadline_check_interval_us;
-        }
-        if (recovering)
-            continue;
-        next = sweep_at < tidy_at ? sweep_at : tidy_at;
-        if (en->settings->deadline_timeout_us > 0 && deadline_at < next)
-            next = deadline_at;
-        if (clock_wait(en, next))
-            return;
-    }
-}
-
-static void *clock_main(void *arg)
-{
-    struct clock_work cw = {.en = arg};
-    struct err e;
-
-    cw.batch = xmalloc(BATCH * sizeof(struct command));
-    while ((cw.reader = store_reader_open(cw.en->store, &e)) == NULL) {
-        worker_failed(&cw, "clock", &e);
-        if (clock_wait(cw.en, clock_mono_us() + US_PER_S))
-            break;
-    }
-    if (cw.reader != NULL)
-        clock_loop(&cw);
-    store_reader_close(cw.reader);
-    arena_free(&cw.arena);
-    free(cw.batch);
-    return NULL;
-}
-
 /* ---- news from other kernels ---- */
 
 static void *listen_main(void *arg)
@@ -330,7 +176,7 @@ static void *listen_main(void *arg)
     const struct engine_signals *s = &en->signals;
     struct arena arena = {0};
 
-    while (!clock_stopping(en)) {
+    while (!engine_is_stopping(en)) {
         struct store_note note;
 
         arena_reset(&arena);
@@ -342,6 +188,8 @@ static void *listen_main(void *arg)
             s->events(s->ctx, &note.id, false);
         else if (note.kind == 'a' && s->agent_changed != NULL)
             s->agent_changed(s->ctx, note.text);
+        else if (note.kind == 'p' && store_leads(en->store))
+            clock_look_at_approvals(en);
         else if (note.kind == 's')
             delta_wants_heard(&en->deltas, &note.id);
         else if (note.kind == 'x' && s->delta != NULL)
@@ -356,9 +204,8 @@ bool engine_start(struct engine *en, struct err *e)
     for (unsigned i = 0; i < en->n_executors; i++)
         if (!executor_start(&en->executors[i], e))
             return false;
-    if (pthread_create(&en->clock_thread, NULL, clock_main, en) != 0)
-        return err_set(e, ERR_INTERNAL, "cannot start a thread");
-    en->clock_started = true;
+    if (!clock_start(en, e))
+        return false;
     if (!store_is_sqlite(en->store)) {
         if (pthread_create(&en->listen_thread, NULL, listen_main, en) != 0)
             return err_set(e, ERR_INTERNAL, "cannot start a thread");
@@ -367,17 +214,44 @@ bool engine_start(struct engine *en, struct err *e)
     return true;
 }
 
-void engine_stop(struct engine *en)
+/* Commands go between executors, aside workers and the judge until they are answered, so none of
+ * these may end before all are. */
+static bool wait_until_quiet(struct engine *en, int64_t until_us)
 {
-    pthread_mutex_lock(&en->clock_lock);
-    en->stopping = true;
-    pthread_cond_broadcast(&en->clock_cond);
-    pthread_mutex_unlock(&en->clock_lock);
-    if (en->clock_started)
-        pthread_join(en->clock_thread, NULL);
+    const struct timespec ts = {until_us / US_PER_S, until_us % US_PER_S * 1000};
+    bool quiet;
+
+    pthread_mutex_lock(&en->quiet_lock);
+    while (atomic_load(&en->stats.waiting) > 0)
+        if (pthread_cond_timedwait(&en->quiet_cond, &en->quiet_lock, &ts) == ETIMEDOUT)
+            break;
+    quiet = atomic_load(&en->stats.waiting) == 0;
+    pthread_mutex_unlock(&en->quiet_lock);
+    return quiet;
+}
+
+void engine_answered(struct engine *en)
+{
+    if (atomic_fetch_sub(&en->stats.waiting, 1) > 1 || !atomic_load(&en->draining))
+        return;
+    pthread_mutex_lock(&en->quiet_lock);
+    pthread_cond_broadcast(&en->quiet_cond);
+    pthread_mutex_unlock(&en->quiet_lock);
+}
+
+bool engine_stop(struct engine *en, int64_t patience_us)
+{
+    int64_t until_us = clock_mono_us() + patience_us;
+
+    atomic_store(&en->draining, true); /* from now on nobody waits for a store that is away */
+    clock_stop(en);
     if (en->listen_started)
         pthread_join(en->listen_thread, NULL);
-    en->clock_started = en->listen_started = false;
+    en->listen_started = false;
+    if (!wait_until_quiet(en, until_us))
+        return false;
+    aside_stop(en->aside);
     for (unsigned i = 0; i < en->n_executors; i++)
         executor_stop(&en->executors[i]);
+    return true;
 }

@@ -26,11 +26,16 @@ struct engine_signals {
         void *ctx, struct str agent_id); /* registered, rotated, removed: forget what is cached */
     void (*delta)(void *ctx, const struct uuid *execution_id,
                   struct str text); /* sent by another kernel */
+    /* A submission (its out.step.wanted says which rule) needs the judging model. Fill
+     * in.submit.found (matched, hash, rule, judged, judgement) and engine_submit it again, whatever
+     * happens, within seconds. NULL without a judge. */
+    void (*judge)(void *ctx, struct command *cmd);
 };
 
 struct engine_options {
     struct store *store;                    /* borrowed */
     const struct kernel_settings *settings; /* borrowed */
+    struct policy_cache *policies;          /* borrowed */
     unsigned executors;                     /* 0: 1 on SQLite; on Postgres by cores */
     int64_t deadline_check_interval_us;     /* 0: 30 s */
     struct engine_signals signals;
@@ -43,6 +48,8 @@ MUST_USE bool engine_start(struct engine *en, struct err *e);
 void engine_submit(struct engine *en, struct command *cmd);
 /* Submits and waits. For boot and tests; never on an HTTP or executor thread. */
 void engine_run(struct engine *en, struct command *cmd);
+/* Compiled bundles. Whoever sets a bundle compiles it first and puts it here. Any thread. */
+struct policy_cache *engine_policies(const struct engine *en);
 /* The last write succeeded, or a probe since then did. Any thread. */
 bool engine_writable(const struct engine *en);
 /* When the lease of this execution ends, where the store does not know (SQLite): wall time, 0 when
@@ -55,8 +62,12 @@ void engine_want_deltas(struct engine *en, const struct uuid *execution_id);
  * is lost. Any thread. */
 void engine_send_delta(struct engine *en, const struct uuid *execution_id, struct str text);
 struct store *engine_store(const struct engine *en);
-/* Finishes what is queued, then stops the threads. Nobody may submit any more. */
-void engine_stop(struct engine *en);
+/* Answers what was submitted, also what is aside, then stops the threads. Nobody may submit any
+ * more, but for the commands that the engine has handed out (signals.judge): those it waits for.
+ * False: some were not answered within the patience, since a bundle may take minutes over large
+ * arguments; threads still run, nothing that they use may be freed, and the process can only exit.
+ */
+MUST_USE bool engine_stop(struct engine *en, int64_t patience_us);
 void engine_free(struct engine *en);
 
 /* Counted after the commit; read by metrics. */
@@ -64,7 +75,10 @@ struct engine_stats {
     atomic_uint_fast64_t groups, commands, created, completed, failed, cancelled;
     atomic_uint_fast64_t submitted[3]; /* by enum step_kind */
     atomic_uint_fast64_t replay_hit, replay_miss;
-    atomic_uint_fast64_t allowed, denied; /* policy decisions */
+    atomic_uint_fast64_t allowed, denied, held;                     /* policy decisions */
+    atomic_uint_fast64_t limit_passed, limit_refused, limit_parked; /* by rules with a rate limit */
+    atomic_uint_fast64_t decided_count, decided_ns;  /* time that deciding a new step took */
+    atomic_uint_fast64_t granted, rejected, expired; /* approvals */
     atomic_uint_fast64_t claimed, acked, delivery_failed, reclaimed, discarded;
     atomic_uint_fast64_t usage_missing; /* model answers without token counts */
     atomic_uint_fast64_t worker_errors;

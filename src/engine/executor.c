@@ -1,6 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The turn of an executor: gather, load, decide, apply, commit, tell.
  *
+ * A command whose decision needs work that others may not wait for takes no part in its group: when
+ * the group is over it is handed out (set_aside), whole and once, and decided anew when it is back.
+ * A group that failed is decided again with it, so what it was told then does not count.
+ *
  * Failures. A race with another kernel: the group is loaded and decided again, the second time
  * command by command, so that none can fail its neighbours. A store that cannot be written: SQLite
  * answers at once (503) and tries again when there may be room; Postgres is waited for, five
@@ -8,15 +12,18 @@
 #include "engine/executor.h"
 
 #include "base/clock.h"
+#include "base/fault.h"
 #include "base/log.h"
+#include "engine/aside.h"
 #include "engine/decide.h"
 
 #include <stdlib.h>
+#include <time.h>
 
 enum {
     GROUP_MAX = 512,        /* commands a transaction */
     GROUP_BYTES = 16 << 20, /* of payloads a transaction */
-    ROUNDS_MAX = 3,         /* loads after which a command is decided in a group of its own */
+    ROUNDS_MAX = 4,         /* loads after which a command is decided in a group of its own */
     RACES_MAX = 20,         /* times that one command alone may lose to other kernels */
     RECLAIMS_A_SWEEP = 1000,
 };
@@ -35,7 +42,7 @@ enum outcome {
 
 static void finish(struct executor *x, struct command *cmd)
 {
-    atomic_fetch_sub_explicit(&x->engine->stats.waiting, 1, memory_order_relaxed);
+    engine_answered(x->engine);
     cmd->done(cmd);
 }
 
@@ -57,128 +64,51 @@ static void add(atomic_uint_fast64_t *counter, uint64_t n)
     atomic_fetch_add_explicit(counter, n, memory_order_relaxed);
 }
 
-static void count_step(struct engine_stats *st, const struct command *cmd)
+/* Its answer waits for work that no other command may wait for. It comes back by engine_submit. */
+static void set_aside(struct executor *x, struct command *cmd)
 {
-    const struct step_answer *a = &cmd->out.step;
+    const struct engine_signals *s = &x->engine->signals;
 
-    add(&st->submitted[cmd->in.submit.kind], 1);
-    if (a->decision == DECISION_REPLAY)
-        add(&st->replay_hit, 1);
-    else
-        add(&st->replay_miss, 1);
-    if (a->decided)
-        add(a->decision == DECISION_PROCEED ? &st->allowed : &st->denied, 1);
-}
-
-static void count(struct engine_stats *st, const struct command *cmd)
-{
-    if (cmd->verdict != VERDICT_DONE)
+    cmd->aside = true;
+    cmd->in.submit.found.rounds++;
+    if (cmd->out.step.wanted.work != POLICY_WORK_JUDGE) {
+        aside_push(x->engine->aside, cmd);
         return;
-    if (cmd->type == COMMAND_SUBMIT)
-        count_step(st, cmd);
-    else if (cmd->type == COMMAND_SETTLE)
-        add(&st->usage_missing, cmd->out.step.usage_missing);
-    else if (cmd->type == COMMAND_CREATE && !cmd->out.created.existing)
-        add(&st->created, 1);
-    else if (cmd->type == COMMAND_CANCEL)
-        add(&st->cancelled, 1);
-    else if (cmd->type == COMMAND_FINISH)
-        add(cmd->in.finish.failed ? &st->failed : &st->completed, 1);
-    else if (cmd->type == COMMAND_CLAIM && cmd->out.claimed.claimed)
-        add(&st->claimed, 1);
-    else if (cmd->type == COMMAND_DELIVERED)
-        add(cmd->in.delivery.acked ? &st->acked : &st->delivery_failed, 1);
-    else if (cmd->type == COMMAND_RECLAIM && cmd->out.reclaimed)
-        add(&st->reclaimed, 1);
+    }
+    ASSERT(s->judge != NULL); /* without one the rule does not ask */
+    s->judge(s->ctx, cmd);
 }
 
-/* ---- signals ---- */
-
-struct news {
-    bool dispatches;
-};
-
-static void gather_news(struct executor *x, struct news *news)
+/* The fate of a commit is unknown: each may or may not have happened. What was aside has no part in
+ * it. */
+static void lose_all(struct executor *x, struct command **cmds, size_t n, struct err *e)
 {
-    const struct changes *c = &x->ws.changes;
-
-    x->n_touched = 0;
-    news->dispatches = false;
-    if (x->cap_touched < c->transitions.n) {
-        x->cap_touched = c->transitions.n * 2;
-        x->touched = xrealloc(x->touched, x->cap_touched * sizeof(x->touched[0]));
-    }
-    for (size_t i = 0; i < c->transitions.n; i++) {
-        const struct execution *exec = c->transitions.at[i]->execution;
-
-        if (exec->transition != c->transitions.at[i])
-            continue; /* not the last of its execution: one signal is enough */
-        x->touched[x->n_touched].id = exec->id;
-        x->touched[x->n_touched++].ended = execution_status_is_terminal(exec->status);
-    }
-    for (size_t i = 0; i < c->dispatches.n; i++) {
-        const struct dispatch *d = c->dispatches.at[i]->dispatch;
-
-        news->dispatches |= d != NULL && d->status == DISPATCH_QUEUED;
-    }
-}
-
-static void tell_agents(struct executor *x, struct command **cmds, size_t n)
-{
-    const struct engine_signals *s = &x->engine->signals;
-
+    err_outcome_unknown(e);
     for (size_t i = 0; i < n; i++) {
-        struct str id = STR_NONE;
-        struct store_note note = {.kind = 'a'};
-
-        if (cmds[i]->verdict != VERDICT_DONE)
-            continue;
-        if (cmds[i]->type == COMMAND_AGENT_REGISTER)
-            id = cmds[i]->in.agent_register.id;
-        else if (cmds[i]->type == COMMAND_AGENT_REMOVE)
-            id = cmds[i]->in.agent_remove;
-        if (!str_present(id))
-            continue;
-        if (s->agent_changed != NULL)
-            s->agent_changed(s->ctx, id);
-        note.text = id;
-        store_notify(x->engine->store, &note, 1);
+        if (cmds[i]->verdict == VERDICT_ASIDE)
+            set_aside(x, cmds[i]);
+        else
+            fail_all(x, &cmds[i], 1, e);
     }
-}
-
-static void tell_other_kernels(struct executor *x, const struct news *news)
-{
-    struct store_note *notes = arena_array(&x->ws.arena, struct store_note, x->n_touched + 1);
-    size_t n = 0;
-
-    if (news->dispatches)
-        notes[n++].kind = 'd';
-    for (size_t i = 0; i < x->n_touched; i++)
-        notes[n++] = (struct store_note){.kind = 'e', .id = x->touched[i].id};
-    if (n > 0)
-        store_notify(x->engine->store, notes, n);
-}
-
-static void tell(struct executor *x, const struct news *news)
-{
-    const struct engine_signals *s = &x->engine->signals;
-
-    if (news->dispatches && s->dispatches_queued != NULL)
-        s->dispatches_queued(s->ctx);
-    for (size_t i = 0; i < x->n_touched; i++)
-        if (s->events != NULL)
-            s->events(s->ctx, &x->touched[i].id, x->touched[i].ended);
-    if (!store_is_sqlite(x->engine->store))
-        tell_other_kernels(x, news);
 }
 
 /* ---- one group ---- */
 
-/* Rows that lock were asked for after others were locked: all must be named at once, so that locks
- * are only ever taken in one order. */
-static bool needs_locks(const struct need *need)
+/* Rows lock in one order: agents, executions, buckets. So agents and executions must all be named
+ * at once; and buckets are not asked for while anything else is: who wants one names it again. */
+static void hold_back_buckets(struct working_set *ws)
 {
-    return need->agents.n + need->executions.n > 0;
+    size_t buckets = ws->need.buckets.n;
+
+    ws->need.buckets.n = 0;
+    if (!ws_has_needs(ws))
+        ws->need.buckets.n = buckets;
+}
+
+/* Loading this would lock out of order. */
+static bool needs_locks(const struct need *need, bool has_buckets)
+{
+    return need->agents.n + need->executions.n > 0 || (has_buckets && need->buckets.n > 0);
 }
 
 static enum outcome load_outcome(const struct err *e)
@@ -186,11 +116,33 @@ static enum outcome load_outcome(const struct err *e)
     return e->code == ERR_STORE_RACE ? GROUP_RACE : GROUP_DOWN;
 }
 
+static int64_t mono_ns(void)
+{
+    struct timespec ts;
+
+    clock_gettime(CLOCK_MONOTONIC, &ts);
+    return ts.tv_sec * INT64_C(1000000000) + ts.tv_nsec;
+}
+
+static void decide(struct working_set *ws, struct command *cmd)
+{
+    int64_t began_ns;
+
+    if (cmd->type != COMMAND_SUBMIT) {
+        command_decide(ws, cmd);
+        return;
+    }
+    began_ns = mono_ns();
+    command_decide(ws, cmd);
+    cmd->decide_ns += mono_ns() - began_ns;
+}
+
 /* Decides until nothing is needed. On SQLite the one writer holds everything, so later rounds may
  * name anything. */
 static enum outcome decide_group(struct executor *x, struct command **cmds, size_t n, struct err *e)
 {
     struct working_set *ws = &x->ws;
+    bool has_buckets = false;
 
     for (size_t i = 0; i < n; i++)
         command_names(ws, cmds[i]);
@@ -204,26 +156,28 @@ static enum outcome decide_group(struct executor *x, struct command **cmds, size
         for (size_t i = 0; i < n; i++) {
             if (cmds[i]->verdict != VERDICT_NEED)
                 continue;
-            command_decide(ws, cmds[i]);
+            decide(ws, cmds[i]);
             undecided += cmds[i]->verdict == VERDICT_NEED;
         }
         if (undecided == 0)
             return GROUP_OK;
         ASSERT(ws_has_needs(ws));
-        if (n > 1 && (round == ROUNDS_MAX || (!ws->keep_leased && needs_locks(&ws->need))))
+        hold_back_buckets(ws);
+        if (n > 1 &&
+            (round == ROUNDS_MAX || (!ws->keep_leased && needs_locks(&ws->need, has_buckets))))
             return GROUP_SPLIT;
+        has_buckets |= ws->need.buckets.n > 0;
         ASSERT(round < 64); /* each round names something that the set does not know yet */
         if (!store_load(x->writer, ws, e))
             return load_outcome(e);
     }
 }
 
-static enum outcome commit_group(struct executor *x, struct command **cmds, size_t n,
-                                 struct news *news, struct err *e)
+static enum outcome commit_group(struct executor *x, struct command **cmds, size_t n, struct err *e)
 {
     bool unknown = false;
 
-    gather_news(x, news);
+    news_gather(&x->news, &x->ws);
     for (size_t i = 0; i < n; i++) {
         if (!command_keep_answer(
                 cmds[i])) { /* before anything is durable, so that it can still be refused */
@@ -240,11 +194,10 @@ static enum outcome commit_group(struct executor *x, struct command **cmds, size
 
 static enum outcome try_group(struct executor *x, struct command **cmds, size_t n, struct err *e)
 {
-    struct news news;
     enum outcome o = decide_group(x, cmds, n, e);
 
     if (o == GROUP_OK)
-        o = commit_group(x, cmds, n, &news, e);
+        o = commit_group(x, cmds, n, e);
     if (o != GROUP_OK) {
         store_abandon(x->writer);
         ws_clear(&x->ws);
@@ -256,11 +209,15 @@ static enum outcome try_group(struct executor *x, struct command **cmds, size_t 
     add(&x->engine->stats.commands, n);
     if (x->ws.keep_leased)
         lease_board_update(&x->engine->leases, &x->ws);
-    tell(x, &news);
-    tell_agents(x, cmds, n);
+    FAULT("engine.signals.before");
+    news_tell(&x->news, x->engine, cmds, n);
+    FAULT("engine.answers.before");
     for (size_t i = 0; i < n; i++) {
-        count(&x->engine->stats, cmds[i]);
-        finish(x, cmds[i]);
+        if (cmds[i]->verdict == VERDICT_ASIDE)
+            set_aside(x, cmds[i]);
+        else
+            finish(x, cmds[i]);
+        FAULT("engine.answers.between");
     }
     ws_end_group(&x->ws);
     return GROUP_OK;
@@ -302,7 +259,7 @@ static bool wait_for_store(struct executor *x, int64_t since_us, struct err *e)
         int64_t now = clock_mono_us();
         struct timespec pause = {0, 20 * 1000 * 1000};
 
-        if (x->ws.keep_leased || now - since_us >= PATIENCE_US || atomic_load(&x->stopping))
+        if (x->ws.keep_leased || now - since_us >= PATIENCE_US || atomic_load(&x->engine->draining))
             return false;
         nanosleep(&pause, NULL);
     }
@@ -322,9 +279,9 @@ static void run_alone(struct executor *x, struct command *cmd)
         if (o == GROUP_OK)
             return;
         if (o == GROUP_LOST) {
-            err_outcome_unknown(&e);
             x->broken = true;
-            break;
+            lose_all(x, &cmd, 1, &e);
+            return;
         }
         if (o == GROUP_DOWN) {
             x->broken = true;
@@ -351,10 +308,9 @@ static void run_group(struct executor *x, struct command **cmds, size_t n)
     }
     if (o == GROUP_OK)
         return;
-    if (o == GROUP_LOST) { /* each may or may not have happened */
-        err_outcome_unknown(&e);
+    if (o == GROUP_LOST) {
         x->broken = true;
-        fail_all(x, cmds, n, &e);
+        lose_all(x, cmds, n, &e);
         return;
     }
     if (o == GROUP_DOWN) {
@@ -469,6 +425,7 @@ bool executor_open(struct executor *x, struct engine *en, struct err *e)
     rand_bytes(&seed, sizeof(seed));
     prng_seed(&x->random, seed);
     ws_init(&x->ws, en->settings, &x->ids, &x->random);
+    x->ws.policies = en->policies;
     x->ws.keep_leased = store_is_sqlite(en->store);
     x->writer = store_writer_open(en->store, e);
     return x->writer != NULL;
@@ -501,5 +458,5 @@ void executor_close(struct executor *x)
     store_writer_close(x->writer);
     queue_free(x->queue);
     free(x->group);
-    free(x->touched);
+    news_free(&x->news);
 }

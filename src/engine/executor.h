@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * One executor: a thread, a writer, a working set, a queue. Private to engine/. */
+ * One executor: a thread, a writer, a working set, a queue; and the engine that holds them. Private
+ * to engine/. */
 #ifndef ENGINE_EXECUTOR_H
 #define ENGINE_EXECUTOR_H
 
@@ -7,6 +8,7 @@
 
 #include "engine/deltas.h"
 #include "engine/lease_board.h"
+#include "engine/news.h"
 
 struct executor {
     struct engine *engine; /* borrowed */
@@ -23,18 +25,13 @@ struct executor {
     int64_t next_recovery_us;        /* monotonic: not before */
     struct arena scratch;
     struct command **group; /* the commands of the group in hand */
-    size_t group_cap;
-    /* what the group will signal, gathered before its memory goes */
-    struct {
-        struct uuid id;
-        bool ended;
-    } * touched;
-    size_t n_touched, cap_touched;
+    struct news news;       /* what the group will tell */
 };
 
 struct engine {
     struct store *store;
     const struct kernel_settings *settings;
+    struct policy_cache *policies;
     struct engine_signals signals;
     struct engine_stats stats;
     struct lease_board leases; /* SQLite */
@@ -45,12 +42,23 @@ struct engine {
     atomic_bool writable;
     atomic_bool
         reload_leased; /* SQLite: a working set was thrown away; the clock loads its leases anew */
+    struct aside *aside;
     pthread_t clock_thread, listen_thread;
     bool clock_started, listen_started;
     pthread_mutex_t clock_lock;
     pthread_cond_t clock_cond;
-    bool stopping;
+    bool stopping, approvals_wanted; /* under clock_lock */
+    /* Wall clock of the store: when this kernel's clock looks at approvals next. In the past: it
+     * does not; INT64_MAX: it is looking. */
+    atomic_int_fast64_t next_look_at;
+    atomic_bool draining; /* it stops once stats.waiting is zero */
+    pthread_mutex_t quiet_lock;
+    pthread_cond_t quiet_cond;
 };
+
+void engine_run_all(struct engine *en, struct command *cmds, size_t n); /* submits; waits for all */
+void engine_answered(struct engine *en); /* one of those that wait is about to be done */
+bool engine_is_stopping(struct engine *en);
 
 MUST_USE bool executor_open(struct executor *x, struct engine *en, struct err *e);
 MUST_USE bool executor_start(struct executor *x, struct err *e);

@@ -24,10 +24,12 @@ enum { PROBE_AFTER_S = 60, PROBE_EVERY_S = 15, PROBES = 4, UNACKNOWLEDGED_MS = 9
 static bool split_addr(const char *addr, char host[HOST_MAX], const char **port)
 {
     const char *colon = strrchr(addr, ':');
-
     int64_t number; /* getaddrinfo cuts a port to 16 bits */
 
-    if (colon == NULL || !str_to_int64(str_of(colon + 1), &number) || number > UINT16_MAX)
+    if (colon == NULL)
+        return false;
+    struct str digits = str_make(colon + 1, strlen(colon + 1));
+    if (!str_to_int64(digits, &number) || number > UINT16_MAX)
         return false;
     size_t n = (size_t)(colon - addr);
     if (n >= 2 && addr[0] == '[' && addr[n - 1] == ']') {
@@ -40,7 +42,7 @@ static bool split_addr(const char *addr, char host[HOST_MAX], const char **port)
         return false;
     memcpy(host, addr, n);
     host[n] = '\0';
-    *port = colon + 1;
+    *port = digits.p;
     return true;
 }
 

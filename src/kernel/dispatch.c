@@ -62,7 +62,7 @@ static void take(struct working_set *ws, struct execution *exec, const struct ag
     d->charged++;
     if (d->charged == 1)
         d->charged_since = ws->now.wall_us;
-    d->lease_us = lease_term(ws, agent);
+    d->lease_us = exec->owner_lease_us = lease_term(ws, agent);
     exec->claim++;
     ws_clear_tallies(exec);
     exec->owner = OWNER_WORKING;
@@ -71,6 +71,21 @@ static void take(struct working_set *ws, struct execution *exec, const struct ag
     exec->lease_until = ws->now.lease_us + (d->lease_us > answered_by ? d->lease_us : answered_by);
     ws_touch_execution(ws, exec);
     ws_touch_lease(ws, exec);
+}
+
+/* Calls of the previous attempt still run: a newer one would cancel its handler, and what is nearly
+ * done would be done twice or become indeterminate. */
+static bool open_calls(const struct execution *exec)
+{
+    for (size_t i = 0; i < exec->n_live; i++)
+        if (exec->live[i]->status == STEP_EXECUTING && exec->live[i]->claim == exec->claim)
+            return true;
+    return false;
+}
+
+static bool may_have_open_calls(const struct working_set *ws, const struct execution *exec)
+{
+    return exec->owner == OWNER_ENDED && exec->lease_until > ws->now.lease_us;
 }
 
 enum verdict dispatch_claim(struct working_set *ws, const struct dispatch_ref *cmd,
@@ -97,6 +112,17 @@ enum verdict dispatch_claim(struct working_set *ws, const struct dispatch_ref *c
         ws_need_agent(ws, exec->agent_id, false);
         return VERDICT_NEED;
     }
+    if (may_have_open_calls(ws, exec)) {
+        if (!exec->live_known) {
+            ws_need_live_steps(ws, &exec->id);
+            return VERDICT_NEED;
+        }
+        if (open_calls(exec)) {
+            exec->dispatch->due_at = ws->now.wall_us + (exec->lease_until - ws->now.lease_us);
+            ws_touch_dispatch(ws, exec);
+            return VERDICT_DONE;
+        }
+    }
     agent = ws_agent(ws, exec->agent_id);
     if (agent == NULL) /* cannot be removed while this execution lives */
         return REFUSE(e, ERR_INTERNAL, "a live execution has no agent");
@@ -118,7 +144,7 @@ static bool exhausted(const struct working_set *ws, const struct dispatch *d)
 {
     int64_t max = ws->settings->dispatch_max_attempts;
 
-    if (d->attempt >= ATTEMPTS_IN_ALL * max)
+    if (d->attempt - d->spared >= ATTEMPTS_IN_ALL * max)
         return true;
     if (d->charged < max)
         return false;
@@ -162,6 +188,51 @@ static int64_t backoff(struct working_set *ws, const struct dispatch *d)
     if (delay > BACKOFF_MAX_US)
         delay = BACKOFF_MAX_US;
     return (int64_t)prng_below(ws->random, (uint64_t)delay + 1);
+}
+
+void dispatch_park(struct working_set *ws, struct execution *exec, int64_t due_at)
+{
+    struct dispatch *d = exec->dispatch;
+
+    ASSERT(exec->owner == OWNER_WORKING && d != NULL);
+    uncharge(d);
+    d->spared++;
+    dispatch_move(ws, exec, DISPATCH_QUEUED);
+    d->due_at = due_at;
+    exec->owner = OWNER_ENDED;
+    exec->lease_until = ws->now.lease_us + exec->owner_lease_us;
+    ws_touch_execution(ws, exec);
+    ws_touch_lease(ws, exec);
+}
+
+/* A rate limit holds it until then; 0: none does. */
+static int64_t parked_until(const struct execution *exec)
+{
+    int64_t until = 0;
+
+    for (size_t at = 0; at < exec->parked.n; at += sizeof(struct parked)) {
+        struct parked row;
+
+        memcpy(&row, exec->parked.p + at, sizeof(row));
+        until = row.until > until ? row.until : until;
+    }
+    return until;
+}
+
+void dispatch_release_held(struct working_set *ws, struct execution *exec)
+{
+    struct dispatch *d = exec->dispatch;
+    int64_t due = parked_until(exec);
+
+    if (d == NULL || d->status != DISPATCH_QUEUED || d->due_at <= ws->now.wall_us ||
+        (may_have_open_calls(ws, exec) && open_calls(exec)))
+        return;
+    if (due < ws->now.wall_us)
+        due = ws->now.wall_us;
+    if (due >= d->due_at)
+        return;
+    d->due_at = due;
+    ws_touch_dispatch(ws, exec);
 }
 
 /* The execution of a delivery that is still the one in flight; else *exec is NULL. */
@@ -252,7 +323,10 @@ enum verdict lease_reclaim(struct working_set *ws, const struct uuid *execution_
         ws_need_execution(ws, execution_id);
         return VERDICT_NEED;
     }
-    if (exec == NULL || exec->dispatch == NULL || exec->owner != OWNER_WORKING ||
+    if (exec == NULL)
+        return VERDICT_DONE;
+    ws_let_go(ws, exec); /* an ended delivery whose last call is long ago */
+    if (exec->dispatch == NULL || exec->owner != OWNER_WORKING ||
         exec->lease_until > ws->now.lease_us)
         return VERDICT_DONE;
     *reclaimed = true;
@@ -287,6 +361,7 @@ enum verdict lease_release(struct working_set *ws, const struct lease_call *cmd,
     if (exec->owner == OWNER_ENDED) { /* nothing to give back but the ownership */
         exec->owner = OWNER_NONE;
         ws_touch_execution(ws, exec);
+        dispatch_release_held(ws, exec);
         return VERDICT_DONE;
     }
     lease_renew(ws, exec); /* a call under an unanswered delivery stands for its ack */

@@ -8,6 +8,13 @@
 
 /* Queues the next delivery of a running execution, due at once, with its event. */
 void dispatch_enqueue(struct working_set *ws, struct execution *exec);
+/* The delivery ends and the run is delivered again at `due_at` (wall), uncharged: a rate limit has
+ * parked a step. The attempt keeps the ownership. */
+void dispatch_park(struct working_set *ws, struct execution *exec, int64_t due_at);
+/* A call of an ended delivery has settled. A delivery that was held back for it is due now, unless
+ * others are still open or a rate limit holds it. The live steps must be known while its owner is
+ * ENDED. */
+void dispatch_release_held(struct working_set *ws, struct execution *exec);
 
 /* Which delivery a command is about. */
 struct dispatch_ref {

@@ -130,6 +130,33 @@ void event_dispatch(struct working_set *ws, struct execution *exec, const struct
     buf_add_byte(out, '\n');
 }
 
+static void add_name(struct buf *out, const char *name, struct str value)
+{
+    if (!str_present(value))
+        return;
+    buf_printf(out, ",\"%s\":", name);
+    json_add_string(out, value);
+}
+
+void event_approval(struct working_set *ws, const struct approval *approval, enum event_type type)
+{
+    struct buf *out = &line_begin(ws, approval->execution, type)->body;
+
+    buf_add(out, STR("\"approval_id\":\""));
+    add_id(out, &approval->id);
+    buf_add(out, STR("\",\"step_id\":\""));
+    buf_add_hex(out, approval->step_id.b, sizeof(approval->step_id.b));
+    buf_add(out, STR("\",\"execution_id\":\""));
+    add_id(out, &approval->execution->id);
+    buf_add(out, STR("\",\"status\":\""));
+    buf_add(out, approval_status_name(approval->status));
+    buf_add_byte(out, '"');
+    add_name(out, "decided_by", approval->decided_by);
+    add_name(out, "asserted_by", approval->asserted_by);
+    add_name(out, "rationale", approval->rationale);
+    buf_add_byte(out, '\n');
+}
+
 static const struct str OUTPUT_MARK = STR_INIT("\"output\":@");
 
 bool event_needs_output(struct str body)

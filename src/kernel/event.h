@@ -21,6 +21,8 @@ void event_execution(struct working_set *ws, struct execution *exec, enum event_
                      struct str extra);
 void event_step(struct working_set *ws, const struct step *step, enum event_type type,
                 struct str extra);
+/* With what its row says of the decision. */
+void event_approval(struct working_set *ws, const struct approval *approval, enum event_type type);
 void event_dispatch(struct working_set *ws, struct execution *exec, const struct dispatch *d,
                     enum event_type type);
 

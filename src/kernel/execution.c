@@ -2,6 +2,7 @@
 #include "kernel/execution.h"
 
 #include "base/json.h"
+#include "kernel/approval.h"
 #include "kernel/dispatch.h"
 #include "kernel/event.h"
 #include "kernel/move.h"
@@ -20,7 +21,7 @@ static struct str string_member(struct working_set *ws, const char *name, struct
 
 void execution_create_names(struct working_set *ws, const struct execution_creation *cmd)
 {
-    ws_need_agent(ws, cmd->agent_id, false);
+    ws_need_agent_kept(ws, cmd->agent_id);
     if (str_present(cmd->idempotency_key))
         ws_need_request_key(ws, cmd->agent_id, cmd->idempotency_key);
 }
@@ -40,10 +41,11 @@ enum verdict execution_create(struct working_set *ws, const struct execution_cre
                               struct execution_created *answer, struct err *e)
 {
     bool keyed = str_present(cmd->idempotency_key);
+    struct agent *agent = ws_agent(ws, cmd->agent_id);
     struct execution *exec;
     struct uuid id;
 
-    if (!ws_knows_agent(ws, cmd->agent_id) ||
+    if (!ws_knows_agent(ws, cmd->agent_id) || (agent != NULL && !agent->kept) ||
         (keyed && !ws_knows_request_key(ws, cmd->agent_id, cmd->idempotency_key))) {
         execution_create_names(ws, cmd);
         return VERDICT_NEED;
@@ -51,7 +53,7 @@ enum verdict execution_create(struct working_set *ws, const struct execution_cre
     answer->existing = true;
     if (keyed && ws_request_key(ws, cmd->agent_id, cmd->idempotency_key, &answer->id))
         return VERDICT_DONE;
-    if (ws_agent(ws, cmd->agent_id) == NULL)
+    if (agent == NULL)
         return REFUSE(e, ERR_NOT_FOUND, "no such agent: register it first");
     id = uuid_next(ws->ids, ws->now.wall_us);
     exec = ws_new_execution(ws, &id, cmd->agent_id);
@@ -64,13 +66,48 @@ enum verdict execution_create(struct working_set *ws, const struct execution_cre
         exec->deadline_at = ws->now.wall_us + ws->settings->deadline_timeout_us;
     if (keyed)
         ws_put_request_key(ws, cmd->agent_id, cmd->idempotency_key, &id);
-    ws_agent(ws, cmd->agent_id)->has_live = true; /* a removal later in this group must see it */
+    agent->has_live = true; /* a removal later in this group must see it */
     created_event(ws, exec);
     execution_move(ws, exec, EXECUTION_RUNNING);
     event_execution(ws, exec, EVENT_EXECUTION_STARTED, STR(""));
     dispatch_enqueue(ws, exec);
     *answer = (struct execution_created){.id = id};
     return VERDICT_DONE;
+}
+
+/* ---- waiting ---- */
+
+void execution_block(struct working_set *ws, struct execution *exec)
+{
+    if (exec->status == EXECUTION_BLOCKED)
+        return;
+    execution_move(ws, exec, EXECUTION_BLOCKED);
+    exec->owner = OWNER_ENDED;
+    exec->lease_until = ws->now.lease_us + exec->owner_lease_us;
+    ws_touch_lease(ws, exec);
+    ws_retire_dispatch(ws, exec);
+    event_execution(ws, exec, EVENT_EXECUTION_BLOCKED, STR(""));
+}
+
+void execution_resume(struct working_set *ws, struct execution *exec)
+{
+    ASSERT(exec->pending_known);
+    if (exec->status != EXECUTION_BLOCKED || exec->n_pending > 0)
+        return;
+    execution_move(ws, exec, EXECUTION_RUNNING);
+    event_execution(ws, exec, EVENT_EXECUTION_RESUMED, STR(""));
+    dispatch_enqueue(ws, exec);
+}
+
+/* What its end will touch of a blocked one, beside itself. */
+static bool knows_what_waits(struct working_set *ws, struct execution *exec)
+{
+    if (exec->status != EXECUTION_BLOCKED || (exec->pending_known && exec->live_known))
+        return true;
+    ws_need_pending(ws, &exec->id);
+    if (!exec->live_known)
+        ws_need_live_steps(ws, &exec->id);
+    return false;
 }
 
 /* ---- cancel ---- */
@@ -118,12 +155,15 @@ enum verdict execution_cancel(struct working_set *ws, const struct execution_can
     }
     if (cmd->deadline && (exec->deadline_at == 0 || exec->deadline_at > ws->now.wall_us))
         return REFUSE(e, ERR_CONFLICT, "the deadline has not passed");
+    if (!knows_what_waits(ws, exec))
+        return VERDICT_NEED;
     if (!exec->live_known) {
         ws_need_live_steps(ws, &cmd->execution_id);
         return VERDICT_NEED;
     }
     execution_end(ws, exec, EXECUTION_CANCELLED, reason);
     event_execution(ws, exec, EVENT_EXECUTION_CANCELLED, string_member(ws, "reason", reason));
+    approvals_end(ws, exec);
     cancel_steps(ws, exec);
     return VERDICT_DONE;
 }
@@ -143,6 +183,8 @@ enum verdict execution_finish(struct working_set *ws, const struct execution_fin
 
     if (v != VERDICT_DONE)
         return v;
+    if (!knows_what_waits(ws, exec))
+        return VERDICT_NEED;
     if (!cmd->failed && exec->owner == OWNER_ENDED)
         return REFUSE(e, ERR_CONFLICT, "this delivery has ended: the run goes on under the next");
     lease_renew(ws, exec);
@@ -161,4 +203,5 @@ void execution_fail(struct working_set *ws, struct execution *exec, struct str r
 {
     execution_end(ws, exec, EXECUTION_FAILED, reason);
     event_execution(ws, exec, EVENT_EXECUTION_FAILED, string_member(ws, "reason", reason));
+    approvals_end(ws, exec);
 }

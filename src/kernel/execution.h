@@ -45,7 +45,15 @@ MUST_USE
 enum verdict execution_finish(struct working_set *ws, const struct execution_finish *cmd,
                               struct err *e);
 
-/* Ends it by the kernel's own decision: events execution.failed with the reason. */
+/* Ends it by the kernel's own decision: event execution.failed with the reason, then its pending
+ * approvals. If it is blocked those must be known. */
 void execution_fail(struct working_set *ws, struct execution *exec, struct str reason);
+
+/* An open call of this delivery waits: the delivery ends, its attempt keeps the ownership. Event
+ * execution.blocked unless it is blocked already. */
+void execution_block(struct working_set *ws, struct execution *exec);
+/* Goes on if nothing waits any more: execution.resumed, dispatch.queued. Its pending approvals must
+ * be known. */
+void execution_resume(struct working_set *ws, struct execution *exec);
 
 #endif

@@ -60,6 +60,10 @@ void lease_renew(struct working_set *ws, struct execution *exec)
 {
     struct dispatch *d = exec->dispatch;
 
+    if (exec->owner == OWNER_ENDED) {
+        exec->lease_until = ws->now.lease_us + exec->owner_lease_us;
+        ws_touch_lease(ws, exec);
+    }
     if (exec->owner != OWNER_WORKING || d == NULL)
         return;
     if (d->status == DISPATCH_CLAIMED) {

@@ -13,6 +13,8 @@ struct kernel_settings {
     int64_t dispatch_timeout_us;        /* a delivery's answer, default 30 s */
     int64_t lease_timeout_us;           /* for agents without one of their own, default 2 min */
     int64_t deadline_timeout_us;        /* 0: executions have no deadline */
+    int64_t approval_timeout_us;        /* of approvals whose rule names none, default 15 min */
+    bool judge_configured;              /* REBUNO_JUDGE_URL is set */
 };
 
 #endif

@@ -3,10 +3,12 @@
  * submission". */
 #include "kernel/step.h"
 
+#include "base/clock.h"
 #include "base/json.h"
+#include "kernel/approval.h"
+#include "kernel/dispatch.h"
 #include "kernel/event.h"
 #include "kernel/move.h"
-#include "kernel/policy_seam.h"
 
 static const struct str INDETERMINATE_ERROR = STR_INIT(
     "{\"reason\":\"indeterminate\",\"message\":\"the previous attempt ended while this step was "
@@ -72,6 +74,7 @@ void step_submit_names(struct working_set *ws, const struct step_submission *cmd
 {
     ws_need_execution(ws, &cmd->execution_id);
     ws_need_tally(ws, &cmd->tally);
+    policy_names(ws, cmd->agent_id);
 }
 
 static struct call submission_call(const struct step_submission *cmd)
@@ -111,40 +114,74 @@ static bool is_indeterminate(const struct execution *exec, const struct call_key
     return false;
 }
 
+/* Nothing is recorded: the call stops, and comes back under the next delivery. */
+static enum verdict answer_blocked(struct step_answer *answer)
+{
+    answer->decision = DECISION_EXECUTION_BLOCKED;
+    return VERDICT_DONE;
+}
+
+static enum verdict answer_awaiting(struct working_set *ws, const struct step *step,
+                                    struct step_answer *answer)
+{
+    const struct approval *approval;
+
+    if (!step->execution->pending_known) {
+        ws_need_pending(ws, &step->execution->id);
+        return VERDICT_NEED;
+    }
+    approval = approval_of_step(step->execution, &step->id);
+    ASSERT(approval != NULL); /* a step awaits exactly as long as its approval is pending */
+    answer_step(answer, DECISION_BLOCKED, step);
+    answer->has_approval = true;
+    answer->approval_id = approval->id;
+    return VERDICT_DONE;
+}
+
+static enum verdict run_existing(struct working_set *ws, struct step *step,
+                                 const struct step_submission *cmd, struct step_answer *answer)
+{
+    if (step->execution->owner == OWNER_ENDED) /* case 4: nothing starts under an ended delivery */
+        return answer_blocked(answer);
+    lease_renew(ws, step->execution);
+    if (step->status == STEP_EXECUTING && /* an orphan of an earlier attempt */
+        (step->idempotency == AT_MOST_ONCE || cmd->idempotency == AT_MOST_ONCE))
+        fail_indeterminate(ws, step, &cmd->tally.call, answer);
+    else /* one that was approved, or only proposed, never ran: once is once */
+        begin_executing(ws, step, answer);
+    return VERDICT_DONE;
+}
+
 /* Case 3: the step exists. Its decision stands. */
-static void answer_existing(struct working_set *ws, struct step *step,
-                            const struct step_submission *cmd, struct step_answer *answer)
+static enum verdict answer_existing(struct working_set *ws, struct step *step,
+                                    const struct step_submission *cmd, struct step_answer *answer)
 {
     switch (step->status) {
     case STEP_SUCCEEDED:
     case STEP_FAILED:
+        lease_renew(ws, step->execution);
         answer_replay(answer, step);
-        return;
+        return VERDICT_DONE;
     case STEP_DENIED:
+        lease_renew(ws, step->execution);
         answer_denied(ws, answer, step);
-        return;
-    case STEP_EXECUTING: /* an orphan of an earlier attempt */
-        if (step->idempotency == AT_MOST_ONCE || cmd->idempotency == AT_MOST_ONCE)
-            fail_indeterminate(ws, step, &cmd->tally.call, answer);
-        else
-            begin_executing(ws, step, answer);
-        return;
-    case STEP_PROPOSED:
-    case STEP_ALLOWED: /* approved, or the agent died before it ran: it never ran, so once is once
-                        */
-        begin_executing(ws, step, answer);
-        return;
+        return VERDICT_DONE;
     case STEP_AWAITING_APPROVAL:
-        answer_step(answer, DECISION_BLOCKED, step);
-        return;
+        return answer_awaiting(ws, step, answer);
+    case STEP_PROPOSED:
+    case STEP_ALLOWED:
+    case STEP_EXECUTING:
+        return run_existing(ws, step, cmd, answer);
     case STEP_CANCELLED: /* only with its execution, which was looked at before */
         ASSERT(step->status != STEP_CANCELLED);
-        return;
     }
+    return VERDICT_DONE;
 }
 
-static struct step *new_step(struct working_set *ws, struct execution *exec,
-                             const struct step_submission *cmd, const struct hash *id)
+/* ---- new steps ---- */
+
+static struct step *propose(struct working_set *ws, struct execution *exec,
+                            const struct step_submission *cmd, const struct hash *id)
 {
     struct step *step = ws_new_step(ws, exec, id);
 
@@ -155,62 +192,172 @@ static struct step *new_step(struct working_set *ws, struct execution *exec,
     step->idempotency = cmd->idempotency;
     step->args = cmd->raw_args;
     step->created_at = ws->now.wall_us;
+    event_step(ws, step, EVENT_STEP_PROPOSED, STR(""));
     return step;
 }
 
-static void deny_new(struct working_set *ws, struct step *step, struct str rule_id,
-                     struct str reason, struct step_answer *answer)
+struct str step_decision_members(struct working_set *ws, struct str rule_id, struct str policy_hash)
 {
-    struct buf extra = {0};
+    struct buf text = {0};
+    struct str members;
 
-    step->rule_id = arena_str(&ws->arena, rule_id);
+    if (str_present(rule_id)) {
+        buf_add(&text, STR(",\"rule_id\":"));
+        json_add_string(&text, rule_id);
+    }
+    if (str_present(policy_hash)) {
+        buf_add(&text, STR(",\"policy_hash\":"));
+        json_add_string(&text, policy_hash);
+    }
+    members = arena_str(&ws->arena, buf_str(&text));
+    buf_free(&text);
+    return members;
+}
+
+static void deny(struct working_set *ws, struct step *step, struct str reason,
+                 struct str decision_members)
+{
     step->error = reason_error(ws, reason);
     step_move(ws, step, STEP_DENIED);
-    buf_add(&extra, STR(",\"rule_id\":"));
-    json_add_string(&extra, rule_id);
-    buf_add(&extra, error_member(ws, step->error));
-    event_step(ws, step, EVENT_STEP_DENIED, buf_str(&extra));
-    buf_free(&extra);
+    event_step(ws, step, EVENT_STEP_DENIED,
+               arena_printf(&ws->arena, "%.*s%.*s", STR_ARG(decision_members),
+                            STR_ARG(error_member(ws, step->error))));
+}
+
+/* It was not a rule that denied it, but the end of the approval that the rule asked for. */
+void step_deny_held(struct working_set *ws, struct step *step, struct str reason)
+{
+    deny(ws, step, reason, STR(""));
+}
+
+static void deny_new(struct working_set *ws, struct step *step, const struct policy_answer *policy,
+                     struct step_answer *answer)
+{
+    step->rule_id = arena_str(&ws->arena, policy->rule_id);
+    deny(ws, step, policy->reason, step_decision_members(ws, policy->rule_id, policy->policy_hash));
     answer_denied(ws, answer, step);
+}
+
+static void hold_new(struct working_set *ws, struct step *step, const struct policy_answer *policy,
+                     struct step_answer *answer)
+{
+    const struct approval *approval = approval_open(ws, step,
+                                                    &(struct approval_request){
+                                                        .approvers = policy->approvers,
+                                                        .message = policy->message,
+                                                        .timeout_us = policy->approval_timeout_us,
+                                                        .rule_id = policy->rule_id,
+                                                        .policy_hash = policy->policy_hash,
+                                                    });
+
+    answer_step(answer, DECISION_BLOCKED, step);
+    answer->has_approval = true;
+    answer->approval_id = approval->id;
+}
+
+/* Over a rate limit: no step is recorded, but the log says that it was tried. */
+static void limit_new(struct working_set *ws, struct execution *exec,
+                      const struct step_submission *cmd, const struct hash *id,
+                      const struct policy_answer *policy)
+{
+    struct step shown = {.id = *id, .execution = exec, .kind = cmd->kind, .target = cmd->target};
+    struct buf members = {0};
+
+    buf_add(&members, step_decision_members(ws, policy->rule_id, policy->policy_hash));
+    if (policy->outcome == OUTCOME_PARKED) {
+        buf_add(&members, STR(",\"until\":\""));
+        clock_format_rfc3339(&members, policy->parked_until);
+        buf_add_byte(&members, '"');
+    }
+    event_step(ws, &shown, EVENT_STEP_RATE_LIMITED, buf_str(&members));
+    buf_free(&members);
 }
 
 static void allow_new(struct working_set *ws, struct step *step, const struct policy_answer *policy,
                       struct step_answer *answer)
 {
-    struct buf extra = {0};
-
-    buf_add(&extra, STR(",\"rule_id\":"));
-    json_add_string(&extra, policy->rule_id);
-    if (str_present(policy->policy_hash)) {
-        buf_add(&extra, STR(",\"policy_hash\":"));
-        json_add_string(&extra, policy->policy_hash);
-    }
-    event_step(ws, step, EVENT_STEP_ALLOWED, buf_str(&extra));
-    buf_free(&extra);
+    event_step(ws, step, EVENT_STEP_ALLOWED,
+               step_decision_members(ws, policy->rule_id, policy->policy_hash));
     begin_executing(ws, step, answer);
 }
 
-/* Case 5: a new step is decided, and the decision recorded. */
-static void decide_new(struct working_set *ws, struct execution *exec,
-                       const struct step_submission *cmd, const struct hash *id,
-                       struct step_answer *answer)
+/* The decision is made: record it. */
+static void record_decision(struct working_set *ws, struct execution *exec,
+                            const struct step_submission *cmd, const struct hash *id,
+                            const struct policy_answer *policy, struct step_answer *answer)
 {
-    struct policy_question question = {exec, cmd->kind, cmd->target, cmd->args};
-    struct policy_answer policy;
-    struct step *step = new_step(ws, exec, cmd, id);
-
     answer->decided = true;
-    event_step(ws, step, EVENT_STEP_PROPOSED, STR(""));
-    if (cmd->idempotency == AT_MOST_ONCE && is_indeterminate(exec, &cmd->tally.call)) {
-        deny_new(ws, step, INDETERMINATE_RULE, INDETERMINATE_REASON, answer);
+    answer->limit_passed = policy->limit_passed;
+    lease_renew(ws, exec);
+    switch (policy->outcome) {
+    case OUTCOME_ALLOWED:
+        allow_new(ws, propose(ws, exec, cmd, id), policy, answer);
+        break;
+    case OUTCOME_DENIED:
+        deny_new(ws, propose(ws, exec, cmd, id), policy, answer);
+        break;
+    case OUTCOME_HELD:
+        hold_new(ws, propose(ws, exec, cmd, id), policy, answer);
+        break;
+    case OUTCOME_LIMITED:
+        limit_new(ws, exec, cmd, id, policy);
+        answer->decision = DECISION_RATE_LIMITED;
+        answer->reason = policy->reason;
+        answer->rule_id = policy->rule_id;
         return;
+    case OUTCOME_PARKED:
+        limit_new(ws, exec, cmd, id, policy);
+        dispatch_park(ws, exec, policy->parked_until);
+        answer->decision = DECISION_BLOCKED;
+        answer->parked = true;
+        return;
+    case OUTCOME_NOT_NOW:
+        ASSERT(policy->outcome != OUTCOME_NOT_NOW);
     }
-    policy_decide(ws, &question, &policy);
-    if (policy.action == POLICY_ALLOW)
-        allow_new(ws, step, &policy, answer);
-    else
-        deny_new(ws, step, policy.rule_id, policy.reason, answer);
+    ws_count_submission(ws, exec, &cmd->tally, id);
 }
+
+/* Case 5: a new step is decided, and the decision recorded. */
+static enum verdict decide_new(struct working_set *ws, struct execution *exec,
+                               const struct step_submission *cmd, const struct hash *id,
+                               struct step_answer *answer)
+{
+    const struct policy_question question = {
+        .execution = exec,
+        .kind = cmd->kind,
+        .target = cmd->target,
+        .args = cmd->args,
+        .step_id = id,
+        .found = &cmd->found,
+        .only_holds = exec->owner == OWNER_ENDED,
+    };
+    struct policy_answer policy = {
+        .outcome = OUTCOME_DENIED, .rule_id = INDETERMINATE_RULE, .reason = INDETERMINATE_REASON};
+    bool repeats_unknown =
+        cmd->idempotency == AT_MOST_ONCE && is_indeterminate(exec, &cmd->tally.call);
+
+    /* Case 4: while it is blocked, what else a person must decide is asked for in one go. */
+    if (question.only_holds && (exec->status != EXECUTION_BLOCKED || repeats_unknown))
+        return answer_blocked(answer);
+    if (!repeats_unknown) {
+        switch (policy_decide(ws, &question, &policy)) {
+        case POLICY_NEEDS_ROWS:
+            return VERDICT_NEED;
+        case POLICY_NEEDS_WORK:
+            answer->wanted = policy.wanted;
+            return VERDICT_ASIDE;
+        case POLICY_DECIDED:
+            break;
+        }
+        if (policy.outcome == OUTCOME_NOT_NOW)
+            return answer_blocked(answer);
+        policy_take(ws, &question, &policy);
+    }
+    record_decision(ws, exec, cmd, id, &policy, answer);
+    return VERDICT_DONE;
+}
+
+/* ---- submissions ---- */
 
 /* The same request again under the same attempt: its answer was lost. It gets what the first one
  * got, or what has become of it; nothing is counted or recorded twice. */
@@ -231,11 +378,10 @@ static enum verdict answer_repeat(struct working_set *ws, struct execution *exec
     }
     step = ws_step(ws, &first->step_id);
     ASSERT(step != NULL);
+    if (step->status != STEP_EXECUTING)
+        return answer_existing(ws, step, cmd, answer);
     lease_renew(ws, exec);
-    if (step->status == STEP_EXECUTING)
-        answer_step(answer, DECISION_PROCEED, step);
-    else
-        answer_existing(ws, step, cmd, answer);
+    answer_step(answer, DECISION_PROCEED, step);
     return VERDICT_DONE;
 }
 
@@ -265,6 +411,8 @@ enum verdict step_submit(struct working_set *ws, const struct step_submission *c
     v = lease_owns(ws, exec, &cmd->lease, e); /* case 2 */
     if (v != VERDICT_DONE)
         return v;
+    if (exec->counts_lost && exec->owner == OWNER_ENDED)
+        return answer_blocked(answer);
     if (!ws_knows_tally(exec, &cmd->tally)) {
         ws_need_tally(ws, &cmd->tally);
         return VERDICT_NEED;
@@ -277,18 +425,12 @@ enum verdict step_submit(struct working_set *ws, const struct step_submission *c
         return VERDICT_NEED;
     }
     step = ws_step(ws, &id);
-    if (exec->owner == OWNER_ENDED && (step == NULL || !step_status_is_terminal(step->status))) {
-        answer->decision =
-            DECISION_EXECUTION_BLOCKED; /* case 4: nothing starts under an ended delivery */
-        return VERDICT_DONE;
-    }
-    lease_renew(ws, exec);
-    if (step != NULL)
-        answer_existing(ws, step, cmd, answer);
-    else
-        decide_new(ws, exec, cmd, &id, answer);
-    ws_count_submission(ws, exec, &cmd->tally, &id);
-    return VERDICT_DONE;
+    if (step == NULL)
+        return decide_new(ws, exec, cmd, &id, answer);
+    v = answer_existing(ws, step, cmd, answer);
+    if (v == VERDICT_DONE && answer->decision != DECISION_EXECUTION_BLOCKED)
+        ws_count_submission(ws, exec, &cmd->tally, &id);
+    return v;
 }
 
 /* ---- outcomes ---- */
@@ -340,6 +482,19 @@ static struct str usage_member(struct working_set *ws, struct usage u)
     return member;
 }
 
+/* What budgets are compared with. */
+static void count_tokens(struct working_set *ws, const struct step *step)
+{
+    int64_t more = (step->usage.input_tokens > 0 ? step->usage.input_tokens : 0) +
+                   (step->usage.output_tokens > 0 ? step->usage.output_tokens : 0);
+
+    if (more == 0)
+        return;
+    if (__builtin_add_overflow(step->execution->tokens, more, &step->execution->tokens))
+        step->execution->tokens = INT64_MAX;
+    ws_touch_execution(ws, step->execution);
+}
+
 static void record_outcome(struct working_set *ws, struct step *step,
                            const struct step_outcome *cmd, struct step_answer *answer)
 {
@@ -354,6 +509,7 @@ static void record_outcome(struct working_set *ws, struct step *step,
     if (step->kind == KIND_LLM_CALL) {
         step->usage = cmd->usage;
         answer->usage_missing = !usage_known(cmd->usage);
+        count_tokens(ws, step);
     }
     event_step(ws, step, EVENT_STEP_SUCCEEDED, usage_member(ws, step->usage));
 }
@@ -384,9 +540,15 @@ enum verdict step_settle(struct working_set *ws, const struct step_outcome *cmd,
     if (step->status != STEP_EXECUTING)
         return REFUSE(e, ERR_CONFLICT, "the step is %s, not executing: it has no outcome yet",
                       step_status_name(step->status).p);
+    if (exec->owner == OWNER_ENDED && exec->dispatch != NULL && !exec->live_known) {
+        ws_need_live_steps(ws, &exec->id);
+        return VERDICT_NEED;
+    }
     lease_renew(ws, exec);
     record_outcome(ws, step, cmd, answer);
     note_progress(ws, exec);
+    if (exec->owner == OWNER_ENDED)
+        dispatch_release_held(ws, exec);
     return VERDICT_DONE;
 }
 

@@ -5,6 +5,7 @@
 #define KERNEL_STEP_H
 
 #include "domain/usage.h"
+#include "kernel/policy_seam.h"
 #include "kernel/verdict.h"
 
 struct step_submission {
@@ -18,7 +19,8 @@ struct step_submission {
     struct hash args_hash;
     struct str raw_args; /* byte for byte as it came; stored */
     enum idempotency idempotency;
-    struct tally_ref tally; /* of this execution and call, with the Idempotency-Key's hash */
+    struct tally_ref tally;    /* of this execution and call, with the Idempotency-Key's hash */
+    struct policy_found found; /* what was worked out aside; zero at first */
 };
 
 struct step_answer {
@@ -28,8 +30,13 @@ struct step_answer {
     struct str result,
         error; /* JSON; absent: none. Arena of the set: copy before the group ends. */
     struct str reason, rule_id;
-    bool decided;       /* the step is new: policy was asked, or overruled */
-    bool usage_missing; /* an llm_call succeeded without token counts */
+    bool has_approval; /* blocked: a person must decide */
+    struct uuid approval_id;
+    bool decided;                /* the step is new: policy was asked, or overruled */
+    bool parked;                 /* blocked: by a rate limit */
+    bool limit_passed;           /* its rule has a rate limit, which let it pass */
+    struct policy_wanted wanted; /* VERDICT_ASIDE */
+    bool usage_missing;          /* an llm_call succeeded without token counts */
 };
 
 /* Names what the rule will look at, so that it need not be asked twice. */
@@ -37,6 +44,12 @@ void step_submit_names(struct working_set *ws, const struct step_submission *cmd
 MUST_USE
 enum verdict step_submit(struct working_set *ws, const struct step_submission *cmd,
                          struct step_answer *answer, struct err *e);
+
+/* For kernel/approval.c: `,"rule_id":…` and `,"policy_hash":…` of a decision's event, each if it is
+ * there; and the end of a held step that was not granted, with its event. */
+struct str step_decision_members(struct working_set *ws, struct str rule_id,
+                                 struct str policy_hash);
+void step_deny_held(struct working_set *ws, struct step *step, struct str reason);
 
 struct step_outcome {
     struct uuid execution_id;

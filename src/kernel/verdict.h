@@ -9,6 +9,8 @@ enum verdict {
     VERDICT_DONE,    /* decided; the answer is filled and the set may have changed */
     VERDICT_NEED,    /* ws->need names rows that are not loaded yet; nothing has changed */
     VERDICT_REFUSED, /* `e` says why; nothing has changed */
+    VERDICT_ASIDE,   /* the answer names work that no other command may wait for; nothing has
+                        changed. Decide again with its result. */
 };
 
 /* The attempt that an agent's call comes from. */
@@ -42,8 +44,8 @@ enum verdict agent_owns_live(struct working_set *ws, const struct uuid *executio
                              struct execution **exec, struct err *e);
 
 /* A good call under the lease: renews it, and stands for the ack if the webhook has not been
- * answered yet. Call it after the last check, before the call's own events. Does nothing for an
- * ended delivery. */
+ * answered yet. Call it after the last check, before the call's own events. Of an ended delivery it
+ * notes that calls of it still run. */
 void lease_renew(struct working_set *ws, struct execution *exec);
 
 #endif

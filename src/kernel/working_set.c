@@ -33,6 +33,7 @@ static void execution_free(struct execution *exec)
 {
     ws_tallies_free(exec);
     buf_free(&exec->indeterminate);
+    buf_free(&exec->parked);
     free(exec->dispatch);
     free(exec->live);
     free((void *)(uintptr_t)exec->agent_id.p);
@@ -58,6 +59,7 @@ static void changes_clear(struct working_set *ws)
     transitions_free(ws);
     c->agents.n = c->executions.n = c->steps.n = c->dispatches.n = 0;
     c->retired.n = c->transitions.n = c->submissions.n = 0;
+    c->approvals.n = c->buckets.n = 0;
 }
 
 /* Facts that hold for one group alone: another process may change agents, and payload slices die
@@ -67,6 +69,8 @@ static void forget_group_facts(struct working_set *ws)
     void *v;
 
     map_clear(&ws->agents);
+    map_clear(&ws->approvals);
+    map_clear(&ws->buckets);
     for (size_t i = 0; (v = map_next(&ws->request_keys, &i)) != NULL;)
         if (v != ABSENT)
             free(v);
@@ -108,6 +112,8 @@ void ws_free(struct working_set *ws)
     map_free(&ws->request_keys);
     map_free(&ws->steps);
     map_free(&ws->dispatches);
+    map_free(&ws->approvals);
+    map_free(&ws->buckets);
     free(need->agents.at);
     free(need->executions.at);
     free(need->request_keys.at);
@@ -115,6 +121,9 @@ void ws_free(struct working_set *ws)
     free(need->tallies.at);
     free(need->live_steps.at);
     free(need->dispatches.at);
+    free(need->approvals.at);
+    free(need->pending.at);
+    free(need->buckets.at);
     free(c->agents.at);
     free(c->executions.at);
     free(c->steps.at);
@@ -122,6 +131,8 @@ void ws_free(struct working_set *ws)
     free(c->retired.at);
     free(c->transitions.at);
     free(c->submissions.at);
+    free(c->approvals.at);
+    free(c->buckets.at);
     free(ws->group_executions.at);
     free(ws->group_steps.at);
     free(ws->absent_executions.at);
@@ -134,14 +145,17 @@ bool ws_has_changes(const struct working_set *ws)
     const struct changes *c = &ws->changes;
 
     return c->agents.n + c->executions.n + c->steps.n + c->dispatches.n + c->retired.n +
-               c->transitions.n + c->submissions.n >
+               c->transitions.n + c->submissions.n + c->approvals.n + c->buckets.n >
            0;
 }
 
 static bool execution_stays(const struct working_set *ws, const struct execution *exec)
 {
-    return ws->keep_leased && !execution_status_is_terminal(exec->status) &&
-           exec->owner == OWNER_WORKING && exec->dispatch != NULL;
+    if (!ws->keep_leased || execution_status_is_terminal(exec->status))
+        return false;
+    if (exec->owner == OWNER_ENDED) /* calls of it may still run; then it only waits */
+        return exec->lease_until > ws->now.lease_us;
+    return exec->owner == OWNER_WORKING && exec->dispatch != NULL;
 }
 
 static void step_leaves(struct working_set *ws, struct step *step)
@@ -193,7 +207,11 @@ static void end_group_executions(struct working_set *ws)
         exec->transition = NULL;
         exec->input = exec->output = exec->state = exec->failure_reason = STR_NONE;
         exec->idempotency_key = exec->created_by = exec->on_behalf_of = STR_NONE;
-        exec->dispatch->row = ROW_CLEAN;
+        exec->pending = NULL;
+        exec->n_pending = exec->cap_pending = 0;
+        exec->pending_known = false;
+        if (exec->dispatch != NULL)
+            exec->dispatch->row = ROW_CLEAN;
     }
     ws->group_executions.n = 0;
     for (size_t i = 0; i < ws->absent_executions.n; i++) {
@@ -219,12 +237,21 @@ void ws_end_group(struct working_set *ws)
 
 void ws_need_agent(struct working_set *ws, struct str id, bool want_live)
 {
-    struct agent_ref ref = {arena_str(&ws->arena, id), want_live};
+    struct agent_ref ref = {.id = arena_str(&ws->arena, id), .want_live = want_live};
     const struct agent *known = present(map_get(&ws->agents, id));
 
     if (ws_knows_agent(ws, id) && (!want_live || known == NULL || known->live_known))
         return;
     LIST_ADD(ws->need.agents, ref);
+}
+
+void ws_need_agent_kept(struct working_set *ws, struct str id)
+{
+    struct agent_ref ref = {.id = arena_str(&ws->arena, id), .keep = true};
+    const struct agent *known = present(map_get(&ws->agents, id));
+
+    if (known == NULL ? !ws_knows_agent(ws, id) : !known->kept)
+        LIST_ADD(ws->need.agents, ref);
 }
 
 void ws_need_execution(struct working_set *ws, const struct uuid *id)
@@ -276,7 +303,7 @@ bool ws_has_needs(const struct working_set *ws)
     const struct need *n = &ws->need;
 
     return n->agents.n + n->executions.n + n->request_keys.n + n->steps.n + n->tallies.n +
-               n->live_steps.n + n->dispatches.n >
+               n->live_steps.n + n->dispatches.n + n->approvals.n + n->pending.n + n->buckets.n >
            0;
 }
 
@@ -286,4 +313,5 @@ void ws_clear_needs(struct working_set *ws)
 
     n->agents.n = n->executions.n = n->request_keys.n = n->steps.n = 0;
     n->tallies.n = n->live_steps.n = n->dispatches.n = 0;
+    n->approvals.n = n->pending.n = n->buckets.n = 0;
 }

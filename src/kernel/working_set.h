@@ -24,6 +24,7 @@
 #include "domain/types.h"
 #include "domain/usage.h"
 #include "kernel/settings.h"
+#include "policy/cache.h"
 
 /* `wall_us` is what is recorded. `lease_us` is the clock that leases run by: the monotonic one on
  * SQLite; on Postgres both are the database's clock. */
@@ -38,15 +39,21 @@ struct agent {
     struct str id, webhook_url, secret;
     struct str previous_secret; /* absent, or still accepted until previous_secret_until */
     int64_t previous_secret_until;
-    struct str policy_bundle;                            /* absent: none */
-    struct str description, input_schema, output_schema; /* absent: none. Schemas are JSON. */
-    int64_t lease_timeout_us;                            /* 0: the kernel's default */
+    bool has_policy; /* then policy_hash is the sha256 of its bundle's YAML */
+    struct hash policy_hash;
+    /* Only in the group that writes them, as `parts` says; loading does not bring them. Absent:
+     * none. Schemas are JSON. */
+    struct str policy_bundle, description, input_schema, output_schema;
+    int64_t lease_timeout_us; /* 0: the kernel's default */
     int64_t registered_at;
     bool has_live; /* meaningful when live_known: it has executions that are not terminal */
     bool live_known;
-    bool removed; /* deleted in this group */
+    bool kept;      /* nobody removes it before this group has ended */
+    bool removed;   /* deleted in this group */
+    unsigned parts; /* what this group changes: AGENT_REGISTRATION, … */
     unsigned row;
 };
+enum { AGENT_REGISTRATION = 1, AGENT_DESCRIPTION = 2, AGENT_POLICY = 4 };
 
 struct dispatch {
     int64_t key; /* the store's; 0 until applied */
@@ -55,6 +62,7 @@ struct dispatch {
     int64_t attempt;       /* 0 until first claimed */
     int64_t charged;       /* deliveries in a row that count against the maximum */
     int64_t charged_since; /* wall time of the first of them; 0 when none */
+    int64_t spared;        /* attempts that a rate limit parked: they bound nothing */
     int64_t due_at;        /* wall; meaningful while queued */
     int64_t lease_us;      /* the term of its leases, fixed at the claim */
     int64_t grace_until;   /* wall; a delivery that fails before is not charged (after a release) */
@@ -63,7 +71,7 @@ struct dispatch {
 };
 
 /* Who may write: the attempt claimed last, until it is reclaimed. ENDED: blocking, suspending or
- * parking ended the delivery but not the ownership. */
+ * parking ended the delivery but not the ownership, which lasts to the next claim. */
 enum owner_state { OWNER_NONE, OWNER_WORKING, OWNER_ENDED };
 
 /* A counted submission of the current claim, by its call: occurrences = `count` so far. */
@@ -90,9 +98,15 @@ struct execution {
     enum owner_state owner;
     struct uuid owner_dispatch;
     int64_t owner_attempt;
-    int64_t lease_until; /* lease clock; meaningful while owner is WORKING */
+    /* Lease clock. WORKING: when the owner's lease runs out. ENDED: a lease's term after the
+     * owner's last call; until then calls of it that still run hold the next delivery back. */
+    int64_t lease_until;
+    int64_t owner_lease_us; /* the term of the owner's leases */
+    int64_t tokens;         /* input and output tokens recorded on its steps */
     struct buf
         indeterminate; /* owned: the struct call_key of each step that failed as indeterminate */
+    struct buf parked; /* owned: a struct parked for each step that a rate limit parked and that has
+                          not come back yet */
     struct dispatch *dispatch; /* the live one (queued, claimed, acked), or NULL; owned */
 
     /* Only in the group that writes them; borrowed from the command or the group's arena. */
@@ -106,7 +120,14 @@ struct execution {
     struct step **live;    /* proposed, awaiting, allowed and executing steps in order of creation;
                               array owned */
     size_t n_live, cap_live;
-    bool live_known;               /* `live` is complete */
+    bool live_known; /* `live` is complete */
+    /* SQLite: an ended delivery's counts are not read again once its row has left the set; nothing
+     * can be submitted under it any more. */
+    bool counts_lost;
+    /* Only in this group: its pending approvals, oldest first; group arena. */
+    struct approval **pending;
+    size_t n_pending, cap_pending;
+    bool pending_known;            /* `pending` is complete */
     struct transition *transition; /* what this group appends to its log so far; group arena */
     int64_t lease_shown; /* the end that engine/lease_board.c shows to readers, wall; 0: none */
     bool lease_changed;  /* lease_until was renewed in this group */
@@ -129,11 +150,41 @@ struct step {
     struct str result;  /* group: loaded with a terminal step, or set by its outcome; absent: none.
                            `null` is a value. */
     struct str error;   /* group: likewise */
-    struct str rule_id; /* group: of a denied step */
+    struct str rule_id; /* group: of a denied or held step */
     struct usage usage; /* of a succeeded llm_call; both -1: none */
     int64_t created_at, started_at, completed_at; /* wall; 0: not yet */
     bool in_group;
     unsigned row;
+};
+
+/* A step that a rate limit parked: it has its token, from `until` on. */
+struct parked {
+    struct hash step_id;
+    uint8_t bucket[16]; /* first bytes of sha256 of the bucket's key */
+    int64_t until;      /* wall */
+};
+
+/* A decision that a person owes a step. Rows live in the group's arena, with their strings. */
+struct approval {
+    int64_t key; /* the store's; 0 until applied */
+    struct uuid id;
+    struct execution *execution; /* borrowed */
+    struct hash step_id;
+    enum approval_status status;
+    struct str approvers;                          /* a JSON list of names; absent: anybody */
+    struct str message;                            /* absent: none */
+    struct str decided_by, asserted_by, rationale; /* absent: none */
+    int64_t created_at, timeout_at, decided_at;    /* wall; 0: not yet */
+    unsigned row;
+};
+
+/* A rate limit's token bucket (policy/bucket.h). Group arena. */
+struct bucket {
+    struct str key;
+    int64_t full_at; /* wall: when it is full again; a bucket that has no row is full */
+    bool unreadable; /* the store holds something else under this key */
+    bool changed;
+    unsigned row; /* NEW from the start when it has none */
 };
 
 /* All events of one transition of one execution; body is kernel/event.h's text. */
@@ -179,6 +230,10 @@ struct request_key_ref { /* an execution by (agent_id, idempotency_key) */
 struct agent_ref {
     struct str id;
     bool want_live; /* also load has_live, and lock the row against new executions */
+    bool keep;      /* lock the row against its removal */
+};
+struct approval_ref {
+    struct uuid execution_id, id;
 };
 struct need {
     LIST(struct agent_ref) agents;
@@ -188,6 +243,9 @@ struct need {
     LIST(struct tally_ref) tallies;
     LIST(struct uuid) live_steps; /* of these executions: all that are not terminal */
     LIST(struct uuid) dispatches; /* which execution does this id belong to? */
+    LIST(struct approval_ref) approvals;
+    LIST(struct uuid) pending; /* of these executions: all pending approvals */
+    LIST(struct str) buckets;
 };
 
 struct changes {
@@ -199,6 +257,8 @@ struct changes {
     LIST(struct dispatch *) retired; /* rows that stopped being live in this group; group arena */
     LIST(struct transition *) transitions;
     LIST(struct submission) submissions;
+    LIST(struct approval *) approvals;
+    LIST(struct bucket *) buckets;
 };
 
 struct working_set {
@@ -211,7 +271,8 @@ struct working_set {
     struct need need;
     struct changes changes;
     /* identity maps; values are rows, or a marker for "looked for, not there" */
-    struct map agents, executions, request_keys, steps, dispatches;
+    struct map agents, executions, request_keys, steps, dispatches, approvals, buckets;
+    struct policy_cache *policies; /* borrowed; compiled bundles by hash */
     /* rows and absences that this group brought in or changed: what ws_end_group looks at, so that
      * a group costs the same however many leased rows the set holds */
     LIST(struct execution *) group_executions;
@@ -230,7 +291,10 @@ void ws_end_group(struct working_set *ws);
 bool ws_has_changes(const struct working_set *ws); /* something must be made durable */
 
 /* ---- naming: what a command will look at ---- */
+/* Read without a lock, unless want_live. */
 void ws_need_agent(struct working_set *ws, struct str id, bool want_live);
+/* The same for what must not outlive it: a new execution. */
+void ws_need_agent_kept(struct working_set *ws, struct str id);
 void ws_need_execution(struct working_set *ws, const struct uuid *id);
 void ws_need_request_key(struct working_set *ws, struct str agent_id, struct str idempotency_key);
 void ws_need_step(struct working_set *ws, const struct uuid *execution_id,
@@ -238,6 +302,11 @@ void ws_need_step(struct working_set *ws, const struct uuid *execution_id,
 void ws_need_tally(struct working_set *ws, const struct tally_ref *ref);
 void ws_need_live_steps(struct working_set *ws, const struct uuid *execution_id);
 void ws_need_dispatch(struct working_set *ws, const struct uuid *dispatch_id);
+/* One approval whatever its status; its execution must be named too. */
+void ws_need_approval(struct working_set *ws, const struct uuid *execution_id,
+                      const struct uuid *id);
+void ws_need_pending(struct working_set *ws, const struct uuid *execution_id);
+void ws_need_bucket(struct working_set *ws, struct str key);
 bool ws_has_needs(const struct working_set *ws);
 void ws_clear_needs(struct working_set *ws);
 
@@ -260,6 +329,12 @@ struct submission_key *ws_submission_key(const struct execution *exec, const uin
 bool ws_knows_dispatch(const struct working_set *ws, const struct uuid *dispatch_id);
 MUST_USE bool ws_dispatch_execution(const struct working_set *ws, const struct uuid *dispatch_id,
                                     struct uuid *execution_id); /* false: no such dispatch */
+
+bool ws_knows_approval(const struct working_set *ws, const struct uuid *id);
+struct approval *ws_approval(const struct working_set *ws, const struct uuid *id);
+bool ws_knows_bucket(const struct working_set *ws, struct str key);
+/* Never NULL for a known key: one without a row is full. */
+struct bucket *ws_bucket(const struct working_set *ws, struct str key);
 
 /* ---- filling: the store alone. A row that the set has already is kept and returned as it is. ----
  */
@@ -284,6 +359,14 @@ void ws_put_absent_submission_key(struct execution *exec, const uint8_t key[16])
 void ws_put_dispatch(struct working_set *ws, const struct uuid *dispatch_id,
                      const struct uuid *execution_id_or_null);
 
+/* `row` is copied, its strings too. A pending one joins execution->pending, by key. */
+struct approval *ws_put_approval(struct working_set *ws, const struct approval *row);
+void ws_put_absent_approval(struct working_set *ws, const struct uuid *id);
+/* After the last of its pending ones. */
+void ws_put_pending_known(struct working_set *ws, struct execution *exec);
+/* `row` NULL: it has none, and is full. */
+void ws_put_bucket(struct working_set *ws, struct str key, const struct bucket *row);
+
 /* ---- changing: kernel/ alone ---- */
 struct agent *ws_new_agent(struct working_set *ws, struct str id);
 struct execution *ws_new_execution(struct working_set *ws, const struct uuid *id,
@@ -293,7 +376,13 @@ struct dispatch *ws_new_dispatch(struct working_set *ws, struct execution *exec,
                                  const struct uuid *id);
 void ws_retire_dispatch(struct working_set *ws,
                         struct execution *exec); /* exec->dispatch becomes NULL */
-void ws_touch_agent(struct working_set *ws, struct agent *agent);
+/* The group looks at it at its end: a row that nothing keeps leaves the set. */
+void ws_let_go(struct working_set *ws, struct execution *exec);
+struct approval *ws_new_approval(struct working_set *ws, struct execution *exec,
+                                 const struct uuid *id);
+void ws_touch_approval(struct working_set *ws, struct approval *approval);
+void ws_touch_bucket(struct working_set *ws, struct bucket *bucket);
+void ws_touch_agent(struct working_set *ws, struct agent *agent, unsigned parts);
 void ws_touch_execution(struct working_set *ws, struct execution *exec);
 void ws_touch_lease(struct working_set *ws, struct execution *exec);
 void ws_touch_step(struct working_set *ws, struct step *step);
@@ -302,6 +391,7 @@ void ws_count_submission(struct working_set *ws, struct execution *exec,
                          const struct tally_ref *ref, const struct hash *step_id);
 void ws_clear_tallies(struct execution *exec); /* at a claim: all counts are 0 and known */
 void ws_step_left_live(struct step *step);     /* takes it off execution->live */
+void ws_approval_left_pending(struct approval *approval); /* takes it off execution->pending */
 /* The transition that this group writes for `exec` at the end of its log. */
 struct transition *ws_transition(struct working_set *ws, struct execution *exec);
 

@@ -24,16 +24,13 @@ struct agent *ws_put_agent(struct working_set *ws, const struct agent *row)
         agent->webhook_url = arena_str(&ws->arena, row->webhook_url);
         agent->secret = arena_str(&ws->arena, row->secret);
         agent->previous_secret = arena_str(&ws->arena, row->previous_secret);
-        agent->policy_bundle = arena_str(&ws->arena, row->policy_bundle);
-        agent->description = arena_str(&ws->arena, row->description);
-        agent->input_schema = arena_str(&ws->arena, row->input_schema);
-        agent->output_schema = arena_str(&ws->arena, row->output_schema);
         agent->row = ROW_CLEAN;
         map_put(&ws->agents, agent->id, agent);
     } else if (row->live_known && !agent->live_known) {
         agent->live_known = true;
         agent->has_live = row->has_live;
     }
+    agent->kept |= row->kept;
     return agent;
 }
 
@@ -55,9 +52,14 @@ struct execution *ws_put_execution(struct working_set *ws, const struct executio
     exec->agent_id = owned_str(row->agent_id);
     exec->indeterminate = (struct buf){0};
     buf_add(&exec->indeterminate, buf_str(&row->indeterminate));
+    exec->parked = (struct buf){0};
+    buf_add(&exec->parked, buf_str(&row->parked));
     exec->tallies = exec->keys = (struct map){0};
     exec->live = NULL;
     exec->n_live = exec->cap_live = 0;
+    exec->pending = NULL;
+    exec->n_pending = exec->cap_pending = 0;
+    exec->pending_known = false;
     exec->transition = NULL;
     exec->in_group = false;
     exec->dispatch = NULL;
@@ -198,6 +200,7 @@ struct agent *ws_new_agent(struct working_set *ws, struct str id)
 
     agent->id = arena_str(&ws->arena, id);
     agent->live_known = true; /* without a row it had no live executions: its removal saw to that */
+    agent->kept = true;
     map_put(&ws->agents, agent->id, agent);
     agent->row = ROW_NEW;
     LIST_ADD(ws->changes.agents, agent);
@@ -210,7 +213,7 @@ struct execution *ws_new_execution(struct working_set *ws, const struct uuid *id
     struct execution row = {.id = *id, .agent_id = agent_id};
     struct execution *exec = ws_put_execution(ws, &row, NULL);
 
-    exec->tallies_complete = exec->live_known = true;
+    exec->tallies_complete = exec->live_known = exec->pending_known = true;
     exec->row = ROW_NEW;
     LIST_ADD(ws->changes.executions, exec);
     return exec;
@@ -264,12 +267,18 @@ void ws_retire_dispatch(struct working_set *ws, struct execution *exec)
     ws_join_group(ws, exec);
 }
 
-void ws_touch_agent(struct working_set *ws, struct agent *agent)
+void ws_touch_agent(struct working_set *ws, struct agent *agent, unsigned parts)
 {
+    agent->parts |= parts;
     if (agent->row != ROW_CLEAN)
         return;
     agent->row = ROW_CHANGED;
     LIST_ADD(ws->changes.agents, agent);
+}
+
+void ws_let_go(struct working_set *ws, struct execution *exec)
+{
+    ws_join_group(ws, exec);
 }
 
 void ws_touch_execution(struct working_set *ws, struct execution *exec)

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Applying a group and ending its transaction. */
+#include "base/clock.h"
+#include "base/fault.h"
 #include "store/internal.h"
 
 /* Parents before children; retired dispatches before the ones that take their place
@@ -14,10 +16,24 @@ static void apply_rows(struct store_writer *w, struct working_set *ws)
     w->store->kind->apply_leases(&ap);
     dispatch_apply(&ap);
     step_apply(&ap);
+    approval_apply(&ap);
     event_apply(&ap);
     w->store->kind->apply_submissions(&ap);
+    bucket_apply(&ap);
     payloads_write(&ap.payloads);
     payload_writer_free(&ap.payloads);
+}
+
+static void end_transaction(struct store_writer *w)
+{
+    if (w->db->in_transaction)
+        db_rollback(w->db);
+}
+
+void store_abandon(struct store_writer *w)
+{
+    end_transaction(w);
+    w->set_since = clock_mono_us();
 }
 
 bool store_commit(struct store_writer *w, struct working_set *ws, bool *unknown, struct err *e)
@@ -28,21 +44,21 @@ bool store_commit(struct store_writer *w, struct working_set *ws, bool *unknown,
         return err_set(e, ERR_UNAVAILABLE, "the store is not writable at the moment");
     }
     if (!ws_has_changes(ws)) { /* the locks alone would make Postgres sync a commit */
-        store_abandon(w);
+        end_transaction(w);
         return true;
     }
     if (!w->db->in_transaction)
         db_begin(w->db);
+    FAULT("store.apply.before");
     apply_rows(w, ws);
-    if (db_commit(w->db, unknown, e))
+    if (FAULT_FAILS("store.commit.before"))
+        db_fail(w->db, ERR_UNAVAILABLE, "disk I/O error");
+    if (db_commit(w->db, unknown, e)) {
+        FAULT("store.commit.after");
         return true;
+    }
     if (e->code == ERR_UNAVAILABLE)
         w->broken = true;
+    store_abandon(w);
     return false;
-}
-
-void store_abandon(struct store_writer *w)
-{
-    if (w->db->in_transaction)
-        db_rollback(w->db);
 }

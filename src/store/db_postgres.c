@@ -13,6 +13,7 @@
 
 #include <stdlib.h>
 
+#include "base/fault.h"
 #include "base/rand.h"
 #include "store/list.h"
 #include "store/postgres_conn.h"
@@ -338,6 +339,8 @@ static void drain(struct db_postgres *self)
         for (size_t i = 0; i < self->pending.n && PQstatus(self->c) == CONNECTION_OK; i++) {
             struct pending p = self->pending.at[i];
 
+            if (p.sql == &COMMIT)
+                FAULT("postgres.commit.sent");
             take_answer(self, &p);
             if (p.preparing != NULL && p.preparing->state == PREPARED_SENT)
                 p.preparing->state = PREPARED_NOT; /* what was before it failed */

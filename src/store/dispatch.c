@@ -7,7 +7,7 @@
 
 #define LIVE_COLUMNS                                                                               \
     "d.key, d.id, d.status, d.attempt, d.charged, d.charged_since, d.due_at, d.lease, "            \
-    "d.grace_until, d.queued_at"
+    "d.grace_until, d.queued_at, d.spared"
 
 static const struct db_sql SQL_DISPATCH_LIVE = {
     .name = "dispatch_live",
@@ -46,6 +46,7 @@ static void on_live(void *ctx, struct db *db, size_t row)
     d->lease_us = db_get_int(db, 7);
     d->grace_until = db_get_int(db, 8);
     d->queued_at = db_get_int(db, 9);
+    d->spared = db_get_int(db, 10);
 }
 
 static void on_known(void *ctx, struct db *db, size_t row)
@@ -98,35 +99,36 @@ void dispatch_put(struct load *ld)
 
 static const struct db_sql SQL_DISPATCH_INSERT = {
     .name = "dispatch_insert",
-    .sqlite =
+    .sqlite = "INSERT INTO dispatches (id, execution_key, agent_id, status, attempt, charged, "
+              "charged_since, due_at,"
+              " lease, grace_until, queued_at, spared)"
+              " VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)",
+    .postgres =
         "INSERT INTO dispatches (id, execution_key, agent_id, status, attempt, charged, "
         "charged_since, due_at,"
-        " lease, grace_until, queued_at) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)",
-    .postgres = "INSERT INTO dispatches (id, execution_key, agent_id, status, attempt, charged, "
-                "charged_since, due_at,"
-                " lease, grace_until, queued_at) SELECT * FROM unnest($1::bytea[], $2::bigint[], "
-                "$3::text[],"
-                " $4::text[], $5::bigint[], $6::bigint[], $7::bigint[], $8::bigint[], "
-                "$9::bigint[], $10::bigint[],"
-                " $11::bigint[])",
-    .types = "BITTIIIIIII",
+        " lease, grace_until, queued_at, spared) SELECT * FROM unnest($1::bytea[], $2::bigint[], "
+        "$3::text[],"
+        " $4::text[], $5::bigint[], $6::bigint[], $7::bigint[], $8::bigint[], "
+        "$9::bigint[], $10::bigint[],"
+        " $11::bigint[], $12::bigint[])",
+    .types = "BITTIIIIIIII",
     .exact = true,
 };
 static const struct db_sql SQL_DISPATCH_UPDATE = {
     .name = "dispatch_update",
     .sqlite = "UPDATE dispatches SET status = $2, attempt = $3, charged = $4, charged_since = $5, "
               "due_at = $6,"
-              " lease = $7, grace_until = $8 WHERE key = $1 AND status <> 'retired'",
+              " lease = $7, grace_until = $8, spared = $9 WHERE key = $1 AND status <> 'retired'",
     .postgres =
         "UPDATE dispatches d SET status = u.status, attempt = u.attempt, charged = u.charged,"
-        " charged_since = u.charged_since, due_at = u.due_at, lease = u.lease, grace_until = "
-        "u.grace_until"
+        " charged_since = u.charged_since, due_at = u.due_at, lease = u.lease,"
+        " grace_until = u.grace_until, spared = u.spared"
         " FROM unnest($1::bigint[], $2::text[], $3::bigint[], $4::bigint[], $5::bigint[], "
         "$6::bigint[],"
-        " $7::bigint[], $8::bigint[])"
-        " u (key, status, attempt, charged, charged_since, due_at, lease, grace_until)"
+        " $7::bigint[], $8::bigint[], $9::bigint[])"
+        " u (key, status, attempt, charged, charged_since, due_at, lease, grace_until, spared)"
         " WHERE d.key = u.key AND d.status <> 'retired'",
-    .types = "ITIIIIII",
+    .types = "ITIIIIIII",
     .exact = true,
 };
 
@@ -140,6 +142,7 @@ static void update_row(struct db *db, const struct dispatch *d)
     db_int(db, d->due_at);
     db_int(db, d->lease_us);
     db_int_opt(db, d->grace_until);
+    db_int(db, d->spared);
     db_row(db);
 }
 
@@ -158,6 +161,7 @@ static void insert_row(struct db *db, struct execution *exec)
     db_int(db, d->lease_us);
     db_int_opt(db, d->grace_until);
     db_int(db, d->queued_at);
+    db_int(db, d->spared);
     db_row(db);
     d->key = db_row_key(db);
 }

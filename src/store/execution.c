@@ -29,7 +29,7 @@ static bool owner_state_parse(struct str s, enum owner_state *out)
 #define LOAD_COLUMNS                                                                               \
     "e.key, e.agent_id, e.status, e.last_seq, e.created_at, e.ended_at, e.deadline_at, e.claim, "  \
     "e.owner,"                                                                                     \
-    " e.owner_dispatch, e.owner_attempt, e.indeterminate, "
+    " e.owner_dispatch, e.owner_attempt, e.owner_lease, e.tokens, e.indeterminate, e.parked, "
 
 static const struct db_sql SQL_EXECUTION_LOAD = {
     .name = "execution_load",
@@ -41,12 +41,20 @@ static const struct db_sql SQL_EXECUTION_LOAD = {
     .types = "B",
 };
 
+/* The set copies it; until then it borrows the arena's bytes. */
+static void borrow(struct db *db, int column, struct arena *a, struct buf *out)
+{
+    struct str bytes = db_get_copy(db, column, a);
+
+    out->p = (char *)(uintptr_t)bytes.p;
+    out->n = bytes.n;
+}
+
 static void on_execution(void *ctx, struct db *db, size_t row)
 {
     struct load *ld = ctx;
     struct loaded_execution *le = ld->executions.at[row];
     struct execution *exec = &le->row;
-    struct str indeterminate = db_get_copy(db, 11, &ld->ws->arena);
 
     le->found = true;
     exec->key = db_get_int(db, 0);
@@ -62,10 +70,11 @@ static void on_execution(void *ctx, struct db *db, size_t row)
     exec->claim = db_get_int(db, 7);
     (void)db_get_uuid(db, 9, &exec->owner_dispatch);
     exec->owner_attempt = db_get_int(db, 10);
-    /* The set copies it; until then it borrows the arena's bytes. */
-    exec->indeterminate.p = (char *)(uintptr_t)indeterminate.p;
-    exec->indeterminate.n = indeterminate.n;
-    exec->lease_until = db_get_int(db, 12);
+    exec->owner_lease_us = db_get_int(db, 11);
+    exec->tokens = db_get_int(db, 12);
+    borrow(db, 13, &ld->ws->arena, &exec->indeterminate);
+    borrow(db, 14, &ld->ws->arena, &exec->parked);
+    exec->lease_until = db_get_int(db, 15);
 }
 
 void execution_load(struct load *ld)
@@ -151,25 +160,21 @@ void request_key_put(struct load *ld)
 static const struct db_sql SQL_EXECUTION_INSERT = {
     .name = "execution_insert",
     .sqlite = "INSERT INTO executions (key, id, agent_id, status, last_seq, created_at, ended_at, "
-              "deadline_at, claim,"
-              " owner, owner_dispatch, owner_attempt, indeterminate, idempotency_key, created_by, "
-              "on_behalf_of,"
-              " failure_reason, input, output, state)"
+              "deadline_at, claim, owner, owner_dispatch, owner_attempt, owner_lease, tokens,"
+              " indeterminate, parked, idempotency_key, created_by, on_behalf_of, failure_reason,"
+              " input, output, state)"
               " VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, "
-              "$17, $18, $19, $20)",
+              "$17, $18, $19, $20, $21, $22, $23)",
     .postgres = "INSERT INTO executions (key, id, agent_id, status, last_seq, created_at, "
-                "ended_at, deadline_at, claim,"
-                " owner, owner_dispatch, owner_attempt, indeterminate, idempotency_key, "
-                "created_by, on_behalf_of,"
+                "ended_at, deadline_at, claim, owner, owner_dispatch, owner_attempt, owner_lease,"
+                " tokens, indeterminate, parked, idempotency_key, created_by, on_behalf_of,"
                 " failure_reason, input, output, state, lease_until)"
                 " SELECT * FROM unnest($1::bigint[], $2::bytea[], $3::text[], $4::text[], "
-                "$5::bigint[], $6::bigint[],"
-                " $7::bigint[], $8::bigint[], $9::bigint[], $10::text[], $11::bytea[], "
-                "$12::bigint[], $13::bytea[],"
-                " $14::text[], $15::bytea[], $16::bytea[], $17::bytea[], $18::bytea[], "
-                "$19::bytea[], $20::bytea[],"
-                " $21::bigint[])",
-    .types = "IBTTIIIIITBIBTBBBBBBI",
+                "$5::bigint[], $6::bigint[], $7::bigint[], $8::bigint[], $9::bigint[], "
+                "$10::text[], $11::bytea[], $12::bigint[], $13::bigint[], $14::bigint[], "
+                "$15::bytea[], $16::bytea[], $17::text[], $18::bytea[], $19::bytea[], "
+                "$20::bytea[], $21::bytea[], $22::bytea[], $23::bytea[], $24::bigint[])",
+    .types = "IBTTIIIIITBIIIBBTBBBBBBI",
     .exact = true,
 };
 
@@ -185,36 +190,35 @@ static const struct db_sql SQL_EXECUTION_MOVE = {
 };
 static const struct db_sql SQL_EXECUTION_UPDATE = {
     .name = "execution_update",
-    .sqlite =
-        "UPDATE executions SET last_seq = $3, ended_at = $4, claim = $5, owner = $6, "
-        "owner_dispatch = $7,"
-        " owner_attempt = $8, indeterminate = $9, failure_reason = coalesce($10, failure_reason),"
-        " output = coalesce($11, output), state = coalesce($12, state) WHERE key = $1 AND status = "
-        "$2",
+    .sqlite = "UPDATE executions SET last_seq = $3, ended_at = $4, claim = $5, owner = $6, "
+              "owner_dispatch = $7, owner_attempt = $8, owner_lease = $9, tokens = $10,"
+              " indeterminate = $11, parked = $12, failure_reason = coalesce($13, failure_reason),"
+              " output = coalesce($14, output), state = coalesce($15, state)"
+              " WHERE key = $1 AND status = $2",
     .postgres =
         "UPDATE executions e SET status = u.status, last_seq = u.last_seq, ended_at = u.ended_at,"
         " claim = u.claim, owner = u.owner, owner_dispatch = u.owner_dispatch,"
-        " owner_attempt = u.owner_attempt, indeterminate = u.indeterminate,"
+        " owner_attempt = u.owner_attempt, owner_lease = u.owner_lease, tokens = u.tokens,"
+        " indeterminate = u.indeterminate, parked = u.parked,"
         " failure_reason = coalesce(u.failure_reason, e.failure_reason),"
         " output = coalesce(u.output, e.output), state = coalesce(u.state, e.state),"
         " lease_until = u.lease_until"
         " FROM unnest($1::bigint[], $2::text[], $3::bigint[], $4::bigint[], $5::bigint[], "
-        "$6::text[],"
-        " $7::bytea[], $8::bigint[], $9::bytea[], $10::bytea[], $11::bytea[], $12::bytea[], "
-        "$13::bigint[])"
+        "$6::text[], $7::bytea[], $8::bigint[], $9::bigint[], $10::bigint[], $11::bytea[], "
+        "$12::bytea[], $13::bytea[], $14::bytea[], $15::bytea[], $16::bigint[])"
         " u (key, status, last_seq, ended_at, claim, owner, owner_dispatch, owner_attempt, "
-        "indeterminate,"
-        " failure_reason, output, state, lease_until)"
+        "owner_lease, tokens, indeterminate, parked, failure_reason, output, state, lease_until)"
         " WHERE e.key = u.key AND (e.status = u.status OR e.status IN " LIVE_EXECUTION_STATUSES ")",
-    .types = "ITIIITBIBBBBI",
+    .types = "ITIIITBIIIBBBBBI",
     .exact = true,
 };
 
-static struct str indeterminate_of(const struct execution *exec)
+static void bind_buf(struct db *db, const struct buf *b)
 {
-    return exec->indeterminate.n == 0 ? STR_NONE : buf_str(&exec->indeterminate);
+    db_bytes(db, b->n == 0 ? STR_NONE : buf_str(b));
 }
 
+/* And what the attempts have left behind. */
 static void bind_owner(struct db *db, const struct execution *exec)
 {
     db_text(db, owner_state_name(exec->owner));
@@ -223,6 +227,10 @@ static void bind_owner(struct db *db, const struct execution *exec)
     else
         db_uuid(db, &exec->owner_dispatch);
     db_int(db, exec->owner_attempt);
+    db_int(db, exec->owner_lease_us);
+    db_int(db, exec->tokens);
+    bind_buf(db, &exec->indeterminate);
+    bind_buf(db, &exec->parked);
 }
 
 static void insert_row(struct apply *ap, struct execution *exec)
@@ -240,7 +248,6 @@ static void insert_row(struct apply *ap, struct execution *exec)
     db_int_opt(db, exec->deadline_at);
     db_int(db, exec->claim);
     bind_owner(db, exec);
-    db_bytes(db, indeterminate_of(exec));
     db_text(db, exec->idempotency_key);
     db_bytes(db, exec->created_by);
     db_bytes(db, exec->on_behalf_of);
@@ -262,7 +269,6 @@ static void update_row(struct apply *ap, const struct execution *exec)
     db_int_opt(db, exec->ended_at);
     db_int(db, exec->claim);
     bind_owner(db, exec);
-    db_bytes(db, indeterminate_of(exec));
     db_bytes(db, exec->failure_reason);
     payload_bind(&ap->payloads, exec->output);
     payload_bind(&ap->payloads, exec->state);

@@ -7,7 +7,9 @@
     "e.created_by,"                                                                                \
     " e.on_behalf_of, e.created_at, e.deadline_at, e.last_seq, v.first_seq + v.count - 1, "        \
     "v.occurred_at,"                                                                               \
-    " d.status, d.id, d.due_at, "
+    " d.status, d.id, d.due_at,"                                                                   \
+    " e.owner = 'ended' AND e.status = 'running' AND d.status = 'queued' AND e.parked IS NOT "     \
+    "NULL, "
 /* The last event and the live dispatch of each. */
 #define SQLITE_JOINS                                                                               \
     " LEFT JOIN events v ON v.execution_key = e.key AND v.first_seq ="                             \
@@ -58,7 +60,8 @@ static void on_view(void *ctx, struct db *db, size_t row)
     v->dispatch_status = db_get_copy(db, 14, a);
     (void)db_get_uuid(db, 15, &v->dispatch_id);
     v->due_at = db_get_int(db, 16);
-    v->lease_until = db_get_int(db, 17);
+    v->parked = db_get_int(db, 17) != 0;
+    v->lease_until = db_get_int(db, 18);
     list_add(views->rows, v);
 }
 
@@ -233,12 +236,8 @@ bool store_list_executions(struct store_reader *r, const struct execution_filter
     db_begin_read(r->db);
     ok = list_ids(r->db, f, &list, e) && read_views(r->db, &list, &views, e);
     db_rollback(r->db);
-    if (ok) {
-        *n = views.rows.n;
-        *out = arena_array(a, struct execution_view, *n);
-        for (size_t i = 0; i < *n; i++)
-            (*out)[i] = *views.rows.at[i];
-    }
+    if (ok)
+        list_rows_to_arena(views.rows, a, out, n);
     list_free(list.ids);
     list_free(views.rows);
     payload_reader_free(&views.payloads);

@@ -46,7 +46,11 @@ struct store_writer {
                     is tried */
     struct past_submissions
         *past; /* SQLite: owned; what the counts were when they were last read (submission.h) */
-    int64_t tidy_after; /* SQLite: where store_tidy goes on */
+    int64_t set_since; /* SQLite, lease clock: when the set that it loads was last empty */
+    /* where store_tidy goes on */
+    int64_t tidy_after;       /* SQLite: in the counted submissions */
+    bool tidies_buckets;      /* SQLite: it is through with those */
+    struct buf buckets_after; /* owned */
 };
 
 struct store_reader {
@@ -73,23 +77,35 @@ struct loaded_agent {
     struct agent row;
     bool found;
 };
+struct loaded_approval {
+    struct uuid execution_id;
+    struct approval row;
+};
+struct loaded_bucket {
+    struct bucket row;
+    bool found;
+};
 struct load {
     struct store_writer *w;
     struct db *db;
     struct working_set *ws;
     struct payload_reader payloads;
     struct map execution_map; /* uuid → struct loaded_execution */
+    struct map agent_map;     /* id → struct loaded_agent */
     LIST(struct loaded_execution *) executions;
     LIST(struct loaded_step *) steps;
     LIST(struct loaded_agent *) agents;
-    struct uuid *request_key_ids; /* by index into need.request_keys; nil: none */
+    LIST(struct loaded_approval *) approvals;
+    struct loaded_bucket *buckets; /* by index into need.buckets */
+    struct uuid *request_key_ids;  /* by index into need.request_keys; nil: none */
     struct uuid *dispatch_executions;
     int64_t *tally_counts; /* Postgres: by index into need.tallies */
     struct submission_key *tally_keys;
     bool *tally_has_key;
 };
 
-void agent_load(struct load *ld);
+void agent_load_held(struct load *ld); /* with locks */
+void agent_load_read(struct load *ld); /* the others */
 void agent_put(struct load *ld);
 void execution_load(struct load *ld); /* with their live dispatches and the ends of their logs */
 void execution_put(struct load *ld);
@@ -100,6 +116,10 @@ void dispatch_put(struct load *ld);
 void event_load_last(struct load *ld);
 void step_load(struct load *ld);
 void step_put(struct load *ld);
+void approval_load(struct load *ld);
+void approval_put(struct load *ld);
+void bucket_load(struct load *ld);
+void bucket_put(struct load *ld);
 
 /* ---- applying ---- */
 struct apply {
@@ -112,6 +132,8 @@ void agent_apply(struct apply *ap);
 void execution_apply(struct apply *ap);
 void dispatch_apply(struct apply *ap);
 void step_apply(struct apply *ap);
+void approval_apply(struct apply *ap);
+void bucket_apply(struct apply *ap);
 void event_apply(struct apply *ap);
 
 /* ---- shared pieces ---- */
@@ -122,6 +144,11 @@ void event_apply(struct apply *ap);
 struct str owner_state_name(enum owner_state s);
 /* A column copied into the arena; absent stays absent. A failed allocation makes the flush fail. */
 struct str db_get_copy(struct db *db, int column, struct arena *a);
+
+/* One slice of the buckets: those that have long been full go. */
+MUST_USE bool bucket_tidy(struct store_writer *w, bool *more, struct err *e);
+/* A number of rows that a slice of housekeeping goes through in a few milliseconds. */
+enum { TIDY_ROWS = 500 };
 
 /* Applies the migrations that are missing. */
 MUST_USE bool store_migrate(struct db *db, bool sqlite, struct err *e);

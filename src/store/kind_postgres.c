@@ -43,7 +43,7 @@ static void renew_leases(struct apply *ap)
             continue;
         db_int(ap->db, exec->key);
         db_int(ap->db, exec->lease_until);
-        db_int(ap->db, exec->dispatch == NULL ? 0 : exec->dispatch->lease_us / SLACK);
+        db_int(ap->db, exec->owner_lease_us / SLACK);
         db_row(ap->db);
     }
     db_end(ap->db);
@@ -89,14 +89,13 @@ static bool postgres_expired_leases(struct store_writer *w, struct working_set *
     return ok;
 }
 
-static bool nothing_to_tidy(struct store_writer *w, struct working_set *ws, bool *more,
-                            struct err *e)
+static bool tidy(struct store_writer *w, struct working_set *ws, bool *more, struct err *e)
 {
-    (void)w;
     (void)ws;
-    (void)e;
     *more = false;
-    return true;
+    if (w->broken)
+        return err_set(e, ERR_UNAVAILABLE, "the store is not writable at the moment");
+    return bucket_tidy(w, more, e);
 }
 
 const struct store_kind POSTGRES_KIND = {
@@ -108,5 +107,5 @@ const struct store_kind POSTGRES_KIND = {
     .apply_submissions = postgres_apply_submissions,
     .apply_leases = renew_leases,
     .expired_leases = postgres_expired_leases,
-    .tidy = nothing_to_tidy,
+    .tidy = tidy,
 };

@@ -10,13 +10,20 @@ static struct db *connect_sqlite(struct store *s, bool writer, struct err *e)
 }
 
 /* Leases are not written. An agent that lived through a restart gets a fresh full term; a delivery
- * whose answer nobody waits for any more runs out after the dispatch timeout at the earliest. */
+ * whose answer nobody waits for any more runs out after the dispatch timeout at the earliest.
+ *
+ * An ended delivery's row stays in the set for a term after its owner's last call. If it is not in
+ * the set, that call came before the set was last empty, or the term is over: a term from when it
+ * was empty is the end in both cases, however often the row is loaded. Else each look at it would
+ * hold the next delivery back for another term. */
 static void settle_lease(struct load *ld, struct execution *row)
 {
     const struct dispatch *d = row->dispatch;
     int64_t term;
 
     row->lease_until = 0;
+    if (row->owner == OWNER_ENDED)
+        row->lease_until = ld->w->set_since + row->owner_lease_us;
     if (row->owner != OWNER_WORKING || d == NULL)
         return;
     term = d->lease_us;
@@ -30,8 +37,17 @@ static void no_leases(struct apply *ap)
     (void)ap;
 }
 
+static bool has_run_out(const struct execution *exec, int64_t now_us)
+{
+    bool leased =
+        exec->owner == OWNER_ENDED || (exec->owner == OWNER_WORKING && exec->dispatch != NULL);
+
+    return leased && !execution_status_is_terminal(exec->status) && exec->lease_until <= now_us;
+}
+
 /* The leases that count are those of the rows in the set: every execution that is worked on is in
- * it, from the claim on or since the start loaded it. */
+ * it, from the claim on or since the start loaded it. Ended deliveries are named so that they leave
+ * it: the group that looks at one lets it go. */
 static bool sqlite_expired_leases(struct store_writer *w, struct working_set *ws, size_t limit,
                                   struct arena *a, struct uuid **out, size_t *n, struct err *e)
 {
@@ -48,11 +64,30 @@ static bool sqlite_expired_leases(struct store_writer *w, struct working_set *ws
 
         memcpy(id.b, key.p, sizeof(id.b));
         exec = ws_execution(ws, &id);
-        if (exec != NULL && exec->owner == OWNER_WORKING && exec->dispatch != NULL &&
-            !execution_status_is_terminal(exec->status) && exec->lease_until <= now.lease_us)
+        if (exec != NULL && has_run_out(exec, now.lease_us))
             list_add(ids, id);
     }
     list_to_arena(ids, a, out, n);
+    return true;
+}
+
+/* One table after the other, so that a pass has an end. */
+static bool tidy(struct store_writer *w, struct working_set *ws, bool *more, struct err *e)
+{
+    (void)ws;
+    *more = false;
+    if (w->broken)
+        return err_set(e, ERR_UNAVAILABLE, "the store is not writable at the moment");
+    if (w->tidies_buckets) {
+        if (!bucket_tidy(w, more, e))
+            return false;
+        w->tidies_buckets = *more;
+        return true;
+    }
+    if (!sqlite_tidy_submissions(w, more, e))
+        return false;
+    w->tidies_buckets = !*more;
+    *more = true;
     return true;
 }
 
@@ -65,5 +100,5 @@ const struct store_kind SQLITE_KIND = {
     .apply_submissions = sqlite_apply_submissions,
     .apply_leases = no_leases,
     .expired_leases = sqlite_expired_leases,
-    .tidy = sqlite_tidy,
+    .tidy = tidy,
 };

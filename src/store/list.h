@@ -28,4 +28,14 @@
         list_free(list);                                                                           \
     } while (0)
 
+/* The same for a list of pointers: the rows that they point at. */
+#define list_rows_to_arena(list, a, out, count)                                                    \
+    do {                                                                                           \
+        *(count) = (list).n;                                                                       \
+        *(out) = arena_alloc((a), (list).n * sizeof(**(out)) + 1);                                 \
+        for (size_t i_ = 0; i_ < (list).n && *(out) != NULL; i_++)                                 \
+            (*(out))[i_] = *(list).at[i_];                                                         \
+        list_free(list);                                                                           \
+    } while (0)
+
 #endif

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  * One load: in what order the entities are asked for, and how their rows reach the set. On Postgres
- * this order is also the order of the locks: agents, then executions; all that is read after them
- * is read under them. */
+ * this order is also the order of the locks: agents, then executions, then buckets; what belongs to
+ * an execution is read after it and so under its lock. */
 #include <stdlib.h>
 
+#include "base/fault.h"
 #include "store/internal.h"
 
 struct str db_get_copy(struct db *db, int column, struct arena *a)
@@ -28,7 +29,7 @@ static void want_execution(struct load *ld, const struct uuid *id)
     list_add(ld->executions, le);
 }
 
-/* A step, a count or a live list is of an execution that must be there too. */
+/* A step, a count, an approval or a list of them is of an execution that must be there too. */
 static void gather_executions(struct load *ld)
 {
     const struct need *need = &ld->ws->need;
@@ -41,17 +42,24 @@ static void gather_executions(struct load *ld)
         want_execution(ld, &need->tallies.at[i].execution_id);
     for (size_t i = 0; i < need->live_steps.n; i++)
         want_execution(ld, &need->live_steps.at[i]);
+    for (size_t i = 0; i < need->approvals.n; i++)
+        want_execution(ld, &need->approvals.at[i].execution_id);
+    for (size_t i = 0; i < need->pending.n; i++)
+        want_execution(ld, &need->pending.at[i]);
 }
 
 static bool load_rows(struct load *ld, struct err *e)
 {
     gather_executions(ld);
-    agent_load(ld);
+    agent_load_held(ld);
     execution_load(ld);
+    agent_load_read(ld); /* after whatever was waited for, so that it is what holds now */
     dispatch_load(ld);
     event_load_last(ld);
     request_key_load(ld);
     step_load(ld);
+    approval_load(ld);
+    bucket_load(ld);
     if (!ld->w->store->kind->load_submissions(ld, e))
         return false;
     db_now(ld->db, &ld->ws->now);
@@ -65,6 +73,8 @@ static void put_rows(struct load *ld)
     request_key_put(ld);
     dispatch_put(ld);
     step_put(ld);
+    approval_put(ld);
+    bucket_put(ld);
     ld->w->store->kind->put_submissions(ld);
 }
 
@@ -78,6 +88,8 @@ bool store_load(struct store_writer *w, struct working_set *ws, struct err *e)
         return err_set(e, ERR_UNAVAILABLE, "the store is not writable at the moment");
     if (!w->db->in_transaction)
         db_begin(w->db);
+    if (FAULT_FAILS("store.load.before"))
+        db_fail(w->db, ERR_UNAVAILABLE, "disk I/O error");
     ok = load_rows(&ld, e);
     if (ok) {
         put_rows(&ld);
@@ -86,9 +98,11 @@ bool store_load(struct store_writer *w, struct working_set *ws, struct err *e)
         w->broken = true;
     }
     map_free(&ld.execution_map);
+    map_free(&ld.agent_map);
     free(ld.executions.at);
     free(ld.steps.at);
     free(ld.agents.at);
+    free(ld.approvals.at);
     payload_reader_free(&ld.payloads);
     return ok;
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Numbered SQL files, embedded in the program, each applied once and recorded with its checksum. */
 #include "base/clock.h"
+#include "base/fault.h"
 #include "store/internal.h"
 
 struct migration {
@@ -146,5 +147,6 @@ bool store_migrate(struct db *db, bool sqlite, struct err *e)
         db_rollback(db);
         return false;
     }
+    FAULT("store.migrate.before_commit");
     return db_commit(db, &unknown, e);
 }

@@ -7,6 +7,7 @@
 #include <time.h>
 
 #include "base/arena.h"
+#include "base/fault.h"
 #include "base/log.h"
 #include "store/sqlite_home.h"
 
@@ -79,7 +80,9 @@ static void *checkpoint_thread(void *arg)
         if (wake) {
             pthread_mutex_lock(&c->copying);
             copy_log(c);
+            FAULT("sqlite.checkpoint.half");
             copy_log(c); /* what came meanwhile, so that less is left */
+            FAULT("sqlite.checkpoint.copied");
             pthread_mutex_unlock(&c->copying);
             atomic_store(&c->copied, true);
         }
@@ -148,8 +151,10 @@ static void start_log_anew(struct sqlite_checkpointer *c, sqlite3 *writer, int f
     int rc;
 
     sqlite3_busy_timeout(writer, FORCE_WAIT_MS);
+    FAULT("sqlite.checkpoint.restart");
     rc = sqlite3_wal_checkpoint_v2(writer, NULL, SQLITE_CHECKPOINT_RESTART, NULL, NULL);
     sqlite3_busy_timeout(writer, SQLITE_BUSY_MS);
+    FAULT("sqlite.checkpoint.restarted");
     pthread_mutex_unlock(&c->copying);
     c->force_at = rc == SQLITE_OK ? FORCE_FRAMES : frames + FORCE_AGAIN_FRAMES;
     if (rc != SQLITE_OK && log_allowed(&limit, 2))

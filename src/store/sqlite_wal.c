@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/fault.h"
+
 /* SQLite's unix VFS writes at most 128 KiB - 1 in one call. */
 enum { GATHER_MAX = 120 * 1024 };
 
@@ -28,6 +30,8 @@ static int write_gathered(struct wal_file *self)
     int n = self->n;
 
     self->n = 0; /* also when it fails: nothing is tried twice */
+    if (n > 0 && FAULT_FAILS("sqlite.log.write"))
+        return SQLITE_IOERR_WRITE;
     return n == 0 ? SQLITE_OK : self->real->pMethods->xWrite(self->real, self->bytes, n, self->at);
 }
 
@@ -81,6 +85,8 @@ static int wal_sync(sqlite3_file *file, int flags)
     struct wal_file *self = self_of(file);
     int rc = write_gathered(self);
 
+    if (rc == SQLITE_OK && FAULT_FAILS("sqlite.log.sync"))
+        return SQLITE_IOERR_FSYNC;
     return rc == SQLITE_OK ? self->real->pMethods->xSync(self->real, flags) : rc;
 }
 

@@ -121,12 +121,8 @@ bool store_read_steps(struct store_reader *r, const struct uuid *execution_id, s
         db_text(r->db, status);
     db_one(r->db);
     ok = payloads_read(&page.payloads, e);
-    if (ok) {
-        *n = page.rows.n;
-        *out = arena_array(a, struct step_view, *n);
-        for (size_t i = 0; i < *n; i++)
-            (*out)[i] = *page.rows.at[i];
-    }
+    if (ok)
+        list_rows_to_arena(page.rows, a, out, n);
     list_free(page.rows);
     payload_reader_free(&page.payloads);
     return ok;

@@ -4,6 +4,8 @@
 
 #include <stdlib.h>
 
+#include "base/clock.h"
+#include "base/fault.h"
 #include "store/postgres_link.h"
 #include "store/sqlite_home.h"
 #include "store/submission.h"
@@ -54,6 +56,7 @@ struct store *store_open(const struct store_options *opt, struct err *e)
                 "the database address must begin with sqlite:// (sqlite:///absolute/path, "
                 "sqlite://relative/path) or "
                 "postgres://");
+    FAULT("store.open.after");
     if (ok)
         return s;
     store_close(s);
@@ -103,6 +106,7 @@ struct store_writer *store_writer_open(struct store *s, struct err *e)
     struct store_writer *w = xzalloc(sizeof(*w));
 
     w->store = s;
+    w->set_since = clock_mono_us();
     w->db = s->kind->connect(s, true, e);
     if (w->db == NULL) {
         free(w);
@@ -118,6 +122,7 @@ void store_writer_close(struct store_writer *w)
     store_abandon(w);
     db_close(w->db);
     past_submissions_free(w->past);
+    buf_free(&w->buckets_after);
     free(w);
 }
 

@@ -42,10 +42,11 @@ bool store_leads(const struct store *s);
 struct store_writer *store_writer_open(struct store *s, struct err *e);
 void store_writer_close(struct store_writer *w);
 /* Begins the transaction unless one is open, sets ws->now, and loads everything in ws->need (and
- * clears it). On Postgres rows are locked as they load, in this order: agents by id, executions by
- * id (FOR NO KEY UPDATE); all else belongs to an execution and needs no lock. A constant number of
- * round trips whatever the size of the group. ERR_UNAVAILABLE: the database cannot be reached or
- * read; ERR_STORE_RACE: deadlock or serialization failure. After an error the caller abandons. */
+ * clears it). On Postgres rows are locked as they load, in this order: agents by id (those that are
+ * to be kept or removed), executions by id (FOR NO KEY UPDATE), buckets by key; other agents are
+ * only read, and all else belongs to an execution and needs no lock. A constant number of round
+ * trips whatever the size of the group. ERR_UNAVAILABLE: the database cannot be reached or read;
+ * ERR_STORE_RACE: deadlock or serialization failure. After an error the caller abandons. */
 MUST_USE bool store_load(struct store_writer *w, struct working_set *ws, struct err *e);
 /* Applies ws->changes and commits with full durability. With no changes it just ends the
  * transaction. True: durable. False: nothing is, except when *unknown is set: the connection broke
@@ -56,7 +57,8 @@ MUST_USE bool store_load(struct store_writer *w, struct working_set *ws, struct 
  * ws_clear. */
 MUST_USE bool store_commit(struct store_writer *w, struct working_set *ws, bool *unknown,
                            struct err *e);
-void store_abandon(struct store_writer *w); /* rolls back if a transaction is open */
+/* Rolls back if a transaction is open. The caller then calls ws_clear. */
+void store_abandon(struct store_writer *w);
 /* Makes a broken writer usable again: reopens the handle or connection and proves with a small
  * durable write that the database takes one. Called now and then while the store is unavailable. */
 MUST_USE bool store_writer_recover(struct store_writer *w, struct err *e);
@@ -89,8 +91,16 @@ MUST_USE bool store_past_deadlines(struct store_reader *r, size_t limit, struct 
                                    struct uuid **out, size_t *n, struct err *e);
 MUST_USE bool store_leased(struct store_reader *r, const struct uuid *after, size_t limit,
                            struct arena *a, struct uuid **out, size_t *n, struct err *e);
-/* Housekeeping in one small slice of a few milliseconds (old submission counts, on Postgres
- * nothing). *more: call again. */
+/* Pending approvals whose time is over, the longest overdue first. *next_timeout: the earliest of
+ * the others, 0 for none. */
+struct due_approval {
+    struct uuid execution_id, approval_id;
+};
+MUST_USE bool store_due_approvals(struct store_reader *r, size_t limit, struct arena *a,
+                                  struct due_approval **out, size_t *n, int64_t *now_us,
+                                  int64_t *next_timeout, struct err *e);
+/* Housekeeping in one small slice of a few milliseconds (old submission counts, buckets that are
+ * full again). *more: call again. */
 MUST_USE bool store_tidy(struct store_writer *w, struct working_set *ws, bool *more, struct err *e);
 
 /* ---- reading, for the API. Slices live in the arena. Absent: p NULL; times 0: not set. ---- */
@@ -109,6 +119,7 @@ struct execution_view {
     struct uuid dispatch_id;
     int64_t due_at;
     int64_t lease_until; /* wall; 0 when this store does not know (SQLite keeps leases in memory) */
+    bool parked;         /* a rate limit has parked it: until due_at */
 };
 /* *found false: no such execution. */
 MUST_USE bool store_read_execution(struct store_reader *r, const struct uuid *id, struct arena *a,
@@ -153,6 +164,46 @@ MUST_USE bool store_read_steps(struct store_reader *r, const struct uuid *execut
                                struct str status, int64_t after_key, size_t limit, size_t max_bytes,
                                struct arena *a, struct step_view **out, size_t *n, struct err *e);
 
+/* What these steps of one execution ask for, without what came of it: of the first *n of the
+ * `count` ids, whose args are about max_bytes, but at least of one. One that is not there has no
+ * kind. */
+struct step_call {
+    struct str kind, target, args;
+};
+struct step_call_query {
+    const struct uuid *execution_id;
+    const struct hash *ids;
+    size_t count, max_bytes;
+};
+MUST_USE bool store_read_calls(struct store_reader *r, const struct step_call_query *q,
+                               struct arena *a, struct step_call **out, size_t *n, struct err *e);
+
+struct approval_view {
+    int64_t key;
+    struct uuid id, execution_id;
+    struct hash step_id;
+    struct str status;
+    struct str approvers; /* a JSON list; absent: anybody */
+    struct str message, decided_by, asserted_by, rationale;
+    int64_t created_at, timeout_at, decided_at;
+    struct str agent_id, kind, target, args; /* of its step; args as they came */
+};
+MUST_USE bool store_read_approval(struct store_reader *r, const struct uuid *id, struct arena *a,
+                                  struct approval_view *out, bool *found, struct err *e);
+struct approval_filter {
+    struct str status;               /* absent: any */
+    struct uuid low, high;           /* ids in [low, high]: from a prefix; all: 00… and ff… */
+    const struct uuid *execution_id; /* NULL: any */
+    /* Keyset: after this one in the order (timeout_at, key); NULL: from the first. */
+    const struct approval_view *after;
+    size_t limit, max_bytes; /* max_bytes of args, about, but at least one row; 0: any */
+    bool brief;              /* without args: they may be large */
+};
+/* Soonest timeout first. */
+MUST_USE bool store_list_approvals(struct store_reader *r, const struct approval_filter *f,
+                                   struct arena *a, struct approval_view **out, size_t *n,
+                                   struct err *e);
+
 struct agent_view {
     struct str id, webhook_url, secret, previous_secret, policy_bundle, description, input_schema,
         output_schema;
@@ -169,8 +220,8 @@ MUST_USE bool store_queue_depth(struct store_reader *r, int64_t *out, struct err
  * ---- */
 struct store_note {
     char kind; /* 'd': dispatches may be due; 'e': new events of `id`; 'a': an agent changed; 's':
-                  somebody reads the live stream of `id`; 'x': a delta of it. Notes are sent in
-                  order, equal ones once. */
+                  somebody reads the live stream of `id`; 'x': a delta of it; 'p': an approval
+                  was opened that runs out soon. Notes are sent in order, equal ones once. */
     struct uuid id;
     struct str text; /* the agent's id for 'a' */
 };

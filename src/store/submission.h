@@ -2,7 +2,8 @@
  * What the SQLite store remembers of counted submissions. There they are appended and never looked
  * up: this process is the only one that counts, and the counts of leased executions live in the
  * working set. Those that were there before the set was (at start, after an error) are read in one
- * pass over the table and handed out as their executions load. */
+ * pass over the table and handed out as their executions load. Those of a delivery that has ended
+ * are not read again: nothing can be submitted under it that its counts would be needed for. */
 #ifndef STORE_SUBMISSION_H
 #define STORE_SUBMISSION_H
 
@@ -15,7 +16,7 @@ void past_submissions_free(struct past_submissions *past); /* NULL is fine */
 bool sqlite_load_submissions(struct load *ld, struct err *e);
 void sqlite_put_submissions(struct load *ld);
 void sqlite_apply_submissions(struct apply *ap);
-bool sqlite_tidy(struct store_writer *w, struct working_set *ws, bool *more, struct err *e);
+bool sqlite_tidy_submissions(struct store_writer *w, bool *more, struct err *e);
 
 bool postgres_load_submissions(struct load *ld, struct err *e);
 void postgres_put_submissions(struct load *ld);

@@ -3,8 +3,6 @@
 
 #include <stdlib.h>
 
-enum { TIDY_ROWS = 500 }; /* a slice of a few milliseconds */
-
 struct past_submission {
     struct call_key call;
     bool has_key;
@@ -16,9 +14,9 @@ struct past_execution {
     LIST(struct past_submission) rows; /* may be empty: then it is known that nothing was counted */
 };
 
-/* Holds every live execution that had an owner when the table was read and has not been loaded
- * since. One that is loaded with an owner and is not here was counted by this process after that:
- * then the table is read again. */
+/* Holds every live execution that somebody worked on when the table was read and that has not been
+ * loaded since. One that is loaded, is worked on and is not here was counted by this process after
+ * that: then the table is read again. */
 struct past_submissions {
     struct map executions; /* uuid → struct past_execution */
 };
@@ -28,13 +26,13 @@ struct past_submissions {
 static const struct db_sql SQL_OWNED = {
     .name = "submission_owned",
     .sqlite =
-        "SELECT id FROM executions WHERE status IN " LIVE_EXECUTION_STATUSES " AND owner <> 'none'",
+        "SELECT id FROM executions WHERE owner = 'working' AND status IN " LIVE_EXECUTION_STATUSES,
 };
 static const struct db_sql SQL_SUBMISSION_ALL = {
     .name = "submission_all",
     .sqlite =
         "SELECT e.id, s.call, s.request_key, s.step_id FROM submissions s CROSS JOIN executions e"
-        " WHERE e.key = s.execution_key AND e.claim = s.claim AND e.owner <> 'none'"
+        " WHERE e.key = s.execution_key AND e.claim = s.claim AND e.owner = 'working'"
         " AND e.status IN " LIVE_EXECUTION_STATUSES,
 };
 
@@ -123,7 +121,7 @@ static bool read_past(struct load *ld, struct err *e)
 /* Nothing was counted for an execution that no attempt owns: a claim starts from 0. */
 static bool was_counted(const struct loaded_execution *le)
 {
-    return le->found && le->row.owner != OWNER_NONE &&
+    return le->found && le->row.owner == OWNER_WORKING &&
            !execution_status_is_terminal(le->row.status);
 }
 
@@ -167,6 +165,7 @@ void sqlite_put_submissions(struct load *ld)
             hand_out(exec, pe);
         }
         exec->tallies_complete = true;
+        exec->counts_lost = le->row.owner == OWNER_ENDED;
         past_execution_free(pe);
     }
 }
@@ -207,12 +206,14 @@ static const struct db_sql SQL_SLICE_END = {
     .sqlite = "SELECT count(*), max(key) FROM (SELECT key FROM submissions WHERE key > $1 ORDER BY "
               "key LIMIT $2)",
 };
+/* What stays is what read_past would read. An ended delivery's counts live in the set or nowhere.
+ */
 static const struct db_sql SQL_SUBMISSION_SWEEP = {
     .name = "submission_sweep",
     .sqlite = "DELETE FROM submissions WHERE key > $1 AND key <= $2 AND NOT EXISTS (SELECT 1 FROM "
               "executions e"
               " WHERE e.key = submissions.execution_key AND e.claim = submissions.claim AND "
-              "e.owner <> 'none'"
+              "e.owner = 'working'"
               " AND e.status IN " LIVE_EXECUTION_STATUSES ")",
 };
 
@@ -230,15 +231,11 @@ static void on_slice(void *ctx, struct db *db, size_t row)
 }
 
 /* A cursor goes through the table, slice by slice; a pass ends where the table does. */
-bool sqlite_tidy(struct store_writer *w, struct working_set *ws, bool *more, struct err *e)
+bool sqlite_tidy_submissions(struct store_writer *w, bool *more, struct err *e)
 {
     struct slice slice = {0};
     bool unknown;
 
-    (void)ws;
-    *more = false;
-    if (w->broken)
-        return err_set(e, ERR_UNAVAILABLE, "the store is not writable at the moment");
     db_begin(w->db);
     db_call(w->db, &SQL_SLICE_END, on_slice, &slice);
     db_int(w->db, w->tidy_after);

@@ -8,6 +8,7 @@ from harness.agent import Attempt, Delivery, FakeAgent, Reply
 from harness.client import AgentClient, Answer, BearerClient, EventStream, Signer
 from harness.kernel import Kernel
 from harness.openapi import API
+from harness.policies import bundle, hash_of, rule
 from harness.postgres import Cluster
 from harness.waiting import Deadline, eventually
 
@@ -25,5 +26,8 @@ __all__ = [
     "Kernel",
     "Reply",
     "Signer",
+    "bundle",
     "eventually",
+    "hash_of",
+    "rule",
 ]

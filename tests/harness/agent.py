@@ -332,11 +332,32 @@ class Attempt:
         assert answer == {"decision": "recorded"}, answer
         return step_id
 
+    def hold(self, target: str = "tool", args: Any = MISSING, **options: Any) -> str:
+        """Submits a step that must wait for a person; returns the approval's id."""
+        decision = self.submit(target, args, **options).expect(200).json
+        assert decision["decision"] == "blocked", decision
+        return str(decision["approval_id"])
+
+    def park(self, target: str = "tool", args: Any = MISSING, **options: Any) -> None:
+        """Submits a step that must wait for a rate limit."""
+        decision = self.submit(target, args, **options).expect(200).json
+        assert decision == {"decision": "blocked"}, decision
+
+    def denied(self, target: str = "tool", args: Any = MISSING, **options: Any) -> dict[str, Any]:
+        """Submits a step that must be denied; returns the decision."""
+        decision: dict[str, Any] = self.submit(target, args, **options).expect(200).json
+        assert decision["decision"] == "denied", decision
+        return decision
+
     def replay(self, target: str = "tool", args: Any = MISSING, **options: Any) -> dict[str, Any]:
         """Submits a step that must come back from the record; returns the decision."""
         decision: dict[str, Any] = self.submit(target, args, **options).expect(200).json
         assert decision["decision"] == "replay", decision
         return decision
+
+    def redelivered(self, timeout: float = 10.0) -> "Attempt":
+        """Waits for the next delivery, whichever its dispatch."""
+        return self.agent.take_attempt(self.id, timeout)
 
     def next(self, timeout: float = 10.0) -> "Attempt":
         """Waits for the delivery of the next attempt."""

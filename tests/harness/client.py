@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from harness.openapi import API, loads
 
@@ -220,6 +220,29 @@ class BearerClient(BaseClient):
 
     def cancel(self, execution_id: str) -> None:
         self.post(f"/v0/executions/{execution_id}/cancel").expect(204)
+
+    # Policies and approvals
+
+    def set_policy(self, agent_id: str, text: str) -> None:
+        target = f"/v0/policies/{quote(agent_id, safe='')}"
+        self.post(target, {"bundle": text}).expect(204)
+
+    def test_policy(self, agent_id: str, **fields: Any) -> Answer:
+        return self.post(f"/v0/policies/{quote(agent_id, safe='')}/test", fields)
+
+    def approvals(self, query: str = "") -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self.get(f"/v0/approvals{query}").expect(200).json
+        return found
+
+    def approval(self, approval_id: str) -> dict[str, Any]:
+        found: dict[str, Any] = self.get(f"/v0/approvals/{approval_id}").expect(200).json
+        return found
+
+    def grant(self, approval_id: str, **fields: Any) -> Answer:
+        return self.post(f"/v0/approvals/{approval_id}/grant", fields)
+
+    def deny(self, approval_id: str, **fields: Any) -> Answer:
+        return self.post(f"/v0/approvals/{approval_id}/deny", fields)
 
     @contextlib.contextmanager
     def stream(

@@ -36,12 +36,14 @@ class Kernel:
         mode: str = "server",
         env: Mapping[str, str] | None = None,
         args: Sequence[str] = (),
+        binary: Path = BINARY,
     ) -> None:
         self.folder = folder
         self.database_url = database_url
         self.mode = mode
         self.env = dict(env or {})
         self.args = list(args)
+        self.binary = binary
         self.file_size_limit: int | None = None  # a soft RLIMIT_FSIZE, set before start
         self.port = 0
         self.log = folder / "kernel.log"
@@ -51,7 +53,7 @@ class Kernel:
     # Life
 
     def command(self) -> list[str]:
-        command = [str(BINARY), self.mode, "--listen-addr", f"127.0.0.1:{self.port}"]
+        command = [str(self.binary), self.mode, "--listen-addr", f"127.0.0.1:{self.port}"]
         if self.mode == "server":
             assert self.database_url is not None
             command += ["--db-url", self.database_url, "--bearer-token", TOKEN]

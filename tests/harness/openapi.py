@@ -210,6 +210,8 @@ class Api:
             if body:
                 raise ContractError(f"{what}: takes no body")
             return
+        if not body and not operation.body.get("required", False):
+            return
         schema = operation.body["content"]["application/json"]["schema"]
         self._check(self._validator(schema, strict=False), loads(body), what)
 

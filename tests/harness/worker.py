@@ -37,14 +37,28 @@ def persistent(call: Callable[[], Answer]) -> Answer:
 class Worker:
     """Runs `steps` steps for each execution that is delivered, and counts the effects.
 
-    A step's effect is noted under (execution, step number) between `proceed` and the report.
+    A step's effect is noted under (execution, step number) between `proceed` and the report, and
+    its report once it is acknowledged. `padding` makes the arguments larger by so many bytes;
+    `releases` gives each run back once, in the midst of its first attempt.
     """
 
-    def __init__(self, agent: FakeAgent, *, steps: int, idempotency: str = "safe_to_retry") -> None:
+    def __init__(
+        self,
+        agent: FakeAgent,
+        *,
+        steps: int,
+        idempotency: str = "safe_to_retry",
+        padding: int = 0,
+        releases: bool = False,
+    ) -> None:
         self.agent = agent
         self.steps = steps
         self.idempotency = idempotency
+        self.padding = "x" * padding
+        self.releases = releases
         self.effects: Counter[tuple[str, int]] = Counter()
+        self.recorded: dict[tuple[str, int], str] = {}  # the step's id
+        self.finished: set[str] = set()
         self.problems: list[str] = []
         self.total = 0
         self._lock = threading.Lock()
@@ -87,14 +101,20 @@ class Worker:
         execution = self._good(persistent(attempt.execution), 200).json
         if execution["status"] in ("completed", "failed", "cancelled"):
             raise StopHandlerError
-        results = [self._step(attempt, n) for n in range(self.steps)]
+        results = []
+        for n in range(self.steps):
+            if self.releases and n == self.steps // 2 and attempt.delivery.attempt == 1:
+                self._good(persistent(attempt.release), 204)
+                raise StopHandlerError
+            results.append(self._step(attempt, n))
         answer = persistent(lambda: attempt.complete({"results": results}))
         self._good(answer, 204)
+        self.finished.add(attempt.id)
 
     def _step(self, attempt: Attempt, number: int) -> Any:
         key = uuid.uuid4().hex
         self._owns(attempt)
-        args = {"n": number % 3}  # some calls are equal, so occurrences count
+        args = {"n": number % 3, "padding": self.padding}  # some are equal, so occurrences count
         decision = self._good(
             persistent(
                 lambda: attempt.submit("effect", args, key=key, idempotency=self.idempotency)
@@ -109,6 +129,7 @@ class Worker:
         assert decision["decision"] == "proceed", decision
         self._owns(attempt)
         with self._lock:
+            assert (attempt.id, number) not in self.recorded, "a recorded effect happens again"
             self.effects[attempt.id, number] += 1
             self.total += 1
         result = expected(number)
@@ -116,6 +137,7 @@ class Worker:
         answer = self._good(persistent(lambda: attempt.complete_step(step_id, result)), 200).json
         if answer["decision"] == "execution_terminal":
             raise StopHandlerError
+        self.recorded[attempt.id, number] = step_id
         return result
 
 

@@ -13,7 +13,6 @@
 #include <unistd.h>
 
 #include <cmocka.h>
-#include <sqlite3.h>
 
 #include "base/clock.h"
 #include "support/postgres_cluster.h"
@@ -84,21 +83,6 @@ static void relative_path(void **state)
 
 /* ---- migrations ---- */
 
-static void run_sql(struct fixture *f, const char *sql)
-{
-    char path[128];
-    sqlite3 *h;
-
-    if (f->kind == FIXTURE_POSTGRES) {
-        (void)postgres_cluster_query(f->url, sql);
-        return;
-    }
-    snprintf(path, sizeof(path), "%s/test.db", f->folder);
-    assert_int_equal(sqlite3_open(path, &h), SQLITE_OK);
-    assert_int_equal(sqlite3_exec(h, sql, NULL, NULL, NULL), SQLITE_OK);
-    sqlite3_close(h);
-}
-
 static void opened_again(void **state)
 {
     struct fixture f;
@@ -123,13 +107,13 @@ static void refuse_after(void **state, const char *sql, const char *says)
     store_writer_close(f.w);
     store_reader_close(f.r);
     store_close(f.store);
-    run_sql(&f, sql);
+    (void)fixture_sql(&f, sql);
     assert_null(open_url(f.url, &e));
     assert_int_equal(e.code, ERR_CONFLICT);
     assert_non_null(strstr(e.message, says));
-    run_sql(&f,
-            "UPDATE schema_migrations SET checksum = substr(checksum, 2) WHERE checksum LIKE 'x%'");
-    run_sql(&f, "DELETE FROM schema_migrations WHERE number > 999");
+    (void)fixture_sql(
+        &f, "UPDATE schema_migrations SET checksum = substr(checksum, 2) WHERE checksum LIKE 'x%'");
+    (void)fixture_sql(&f, "DELETE FROM schema_migrations WHERE number > 999");
     f.store = open_url(f.url, &e);
     assert_non_null(f.store);
     f.w = store_writer_open(f.store, &e);

@@ -364,6 +364,60 @@ static void events_paging(void **state)
 
 /* ---- steps ---- */
 
+static void calls_of_steps(void **state)
+{
+    enum { STEPS = 4, ASKED = STEPS + 2, LARGE = 5000 };
+    static char large[LARGE];
+    struct fixture f;
+    struct uuid id, other;
+    struct hash ids[ASKED], elsewhere = fixture_hash(100);
+    struct step_call_query q = {.ids = ids, .count = ASKED};
+    struct execution *x;
+    struct step_call *got;
+    struct err e = {0};
+    size_t n;
+
+    fixture_open(&f, *(enum fixture_kind *)*state);
+    fixture_agent(&f, "a");
+    fixture_load(&f);
+    memset(large, '1', LARGE);
+    x = fixture_execution(&f, "a");
+    id = x->id;
+    for (size_t i = 0; i < ASKED; i++)
+        ids[i] = fixture_hash(i);
+    for (size_t i = STEPS; i-- > 0;) /* asked for in another order than they were made */
+        fixture_step(&f, x, &ids[i], str_make(large, i == 2 ? LARGE : i))->kind = (unsigned)i % 3;
+    x = fixture_execution(&f, "a");
+    other = x->id;
+    fixture_step(&f, x, &elsewhere, STR("7"));
+    fixture_commit(&f);
+    ids[STEPS] = elsewhere;
+    q.execution_id = &id;
+    q.max_bytes = SIZE_MAX;
+    assert_true(store_read_calls(f.r, &q, &f.arena, &got, &n, &e));
+    assert_int_equal(n, ASKED);
+    for (size_t i = 0; i < STEPS; i++) {
+        assert_true(str_eq(got[i].kind, step_kind_name((enum step_kind)(i % 3))));
+        assert_true(str_eq(got[i].target, STR("send")));
+        assert_true(str_eq(got[i].args, str_make(large, i == 2 ? LARGE : i)));
+    }
+    for (size_t i = STEPS; i < ASKED; i++)
+        assert_false(str_present(got[i].kind));
+    q.max_bytes = LARGE;
+    assert_true(store_read_calls(f.r, &q, &f.arena, &got, &n, &e));
+    assert_int_equal(n, 3); /* the third exceeds it */
+    q.ids = &ids[2];
+    q.count = 2;
+    assert_true(store_read_calls(f.r, &q, &f.arena, &got, &n, &e));
+    assert_int_equal(n, 1);
+    assert_int_equal(got[0].args.n, LARGE);
+    q = (struct step_call_query){&other, &elsewhere, 1, 1};
+    assert_true(store_read_calls(f.r, &q, &f.arena, &got, &n, &e));
+    assert_int_equal(n, 1);
+    assert_true(str_eq(got[0].args, STR("7")));
+    fixture_close(&f);
+}
+
 static void steps_paging(void **state)
 {
     enum { N = 50 };
@@ -512,6 +566,7 @@ int main(void)
         ON_BOTH(lists_bounded_in_bytes),
         ON_BOTH(views_show_what_is_waited_for),
         ON_BOTH(events_paging),
+        ON_BOTH(calls_of_steps),
         ON_BOTH(steps_paging),
         ON_BOTH(past_deadlines),
         ON_BOTH(leased_executions),

@@ -9,19 +9,9 @@
 #include <cmocka.h>
 
 #include "base/clock.h"
+#include "support/check.h"
 #include "support/store_both.h"
 #include "support/store_fixture.h"
-
-static const struct str ODD =
-    STR_INIT("a\0b\x01\xff\xfe ' \" \\ \xe2\x82\xac"); /* text of users may hold any byte */
-
-static void assert_str(struct str got, struct str want)
-{
-    assert_int_equal(str_present(got), str_present(want));
-    assert_int_equal(got.n, want.n);
-    if (want.n > 0)
-        assert_memory_equal(got.p, want.p, want.n);
-}
 
 /* ---- executions ---- */
 
@@ -47,7 +37,9 @@ static void execution_round_trip(void **state)
     x->idempotency_key = STR("key-1");
     x->created_by = ODD;
     x->on_behalf_of = STR("");
+    x->tokens = 5;
     buf_add(&x->indeterminate, str_make(calls[0].b, sizeof(calls[0].b)));
+    buf_add(&x->parked, ODD);
     fixture_commit(&f);
     x = fixture_get(&f, &id);
     assert_non_null(x);
@@ -61,10 +53,17 @@ static void execution_round_trip(void **state)
     assert_int_equal(x->owner, OWNER_NONE);
     assert_true(uuid_is_nil(&x->owner_dispatch));
     assert_true(x->tallies_complete);
+    assert_int_equal(x->owner_lease_us, 0);
+    assert_int_equal(x->tokens, 5);
+    assert_str(buf_str(&x->parked), ODD);
     assert_int_equal(x->indeterminate.n, sizeof(calls[0].b));
     assert_true(uuid_eq(&x->dispatch->id, &dispatch));
     fixture_claim(&f, x);
     x->owner_attempt = 7;
+    x->owner_lease_us = 8;
+    x->tokens = INT64_MAX;
+    buf_clear(&x->parked);
+    buf_add(&x->parked, STR("12"));
     buf_add(&x->indeterminate, str_make(calls[1].b, sizeof(calls[1].b)));
     fixture_event(&f, x, "dispatch.acked\t\n");
     fixture_commit(&f);
@@ -74,6 +73,9 @@ static void execution_round_trip(void **state)
     assert_int_equal(x->owner, OWNER_WORKING);
     assert_true(uuid_eq(&x->owner_dispatch, &dispatch));
     assert_int_equal(x->owner_attempt, 7);
+    assert_int_equal(x->owner_lease_us, 8);
+    assert_int_equal(x->tokens, INT64_MAX);
+    assert_str(buf_str(&x->parked), STR("12"));
     assert_int_equal(x->last_seq, 2);
     assert_int_equal(x->indeterminate.n, sizeof(calls));
     assert_memory_equal(x->indeterminate.p, calls, sizeof(calls));
@@ -83,11 +85,13 @@ static void execution_round_trip(void **state)
     x->state = STR("");
     x->ended_at = 2000;
     x->owner = OWNER_NONE;
+    buf_clear(&x->parked);
     ws_touch_execution(&f.ws, x);
     ws_retire_dispatch(&f.ws, x);
     fixture_event(&f, x, "execution.failed\t\n");
     fixture_commit(&f);
     x = fixture_get(&f, &id);
+    assert_int_equal(x->parked.n, 0);
     assert_int_equal(x->status, EXECUTION_FAILED);
     assert_int_equal(x->ended_at, 2000);
     assert_null(x->dispatch);
@@ -106,6 +110,53 @@ static void execution_round_trip(void **state)
     assert_int_equal(v.last_seq, 3);
     assert_true(v.updated_at > 2000); /* of the last event */
     assert_str(v.dispatch_status, STR_NONE);
+    fixture_close(&f);
+}
+
+/* What the API says of each: it is parked while its ended delivery waits in the queue. */
+static void a_parked_execution_is_shown(void **state)
+{
+    static const struct {
+        enum owner_state owner;
+        enum execution_status status;
+        enum dispatch_status dispatch;
+        bool rows, shown;
+    } cases[] = {
+        {OWNER_ENDED, EXECUTION_RUNNING, DISPATCH_QUEUED, true, true},
+        {OWNER_ENDED, EXECUTION_RUNNING, DISPATCH_QUEUED, false, false},
+        {OWNER_ENDED, EXECUTION_BLOCKED, DISPATCH_QUEUED, true, false},
+        {OWNER_WORKING, EXECUTION_RUNNING, DISPATCH_ACKED, true, false},
+        {OWNER_NONE, EXECUTION_RUNNING, DISPATCH_QUEUED, true, false},
+        {OWNER_ENDED, EXECUTION_BLOCKED, DISPATCH_RETIRED, true, false}, /* there is none */
+    };
+    struct fixture f;
+    struct uuid ids[COUNT(cases)];
+    struct err e = {0};
+
+    fixture_open(&f, *(enum fixture_kind *)*state);
+    fixture_agent(&f, "a");
+    fixture_load(&f);
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        struct execution *x = fixture_execution(&f, "a");
+
+        ids[i] = x->id;
+        x->owner = cases[i].owner;
+        x->status = cases[i].status;
+        if (cases[i].rows)
+            buf_add(&x->parked, STR("row"));
+        if (cases[i].dispatch == DISPATCH_RETIRED)
+            ws_retire_dispatch(&f.ws, x);
+        else
+            x->dispatch->status = cases[i].dispatch;
+    }
+    fixture_commit(&f);
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        struct execution_view v;
+        bool found;
+
+        assert_true(store_read_execution(f.r, &ids[i], &f.arena, &v, &found, &e));
+        CHECKF(v.parked == cases[i].shown, "case %zu", i);
+    }
     fixture_close(&f);
 }
 
@@ -258,6 +309,44 @@ static void dispatch_born_and_retired_in_one_group(void **state)
     fixture_close(&f);
 }
 
+/* Blocked and resumed in one group: the execution is named twice among those that changed. */
+static void dispatch_retired_and_queued_in_one_group(void **state)
+{
+    struct fixture f;
+    struct uuid id, before, after;
+    struct execution *x;
+
+    fixture_open(&f, *(enum fixture_kind *)*state);
+    fixture_agent(&f, "a");
+    id = fixture_claimed(&f);
+    for (int round = 0; round < 2; round++) {
+        x = fixture_get(&f, &id);
+        before = x->dispatch->id;
+        x->dispatch->attempt++;
+        if (round == 0)
+            ws_touch_dispatch(&f.ws, x);
+        ws_retire_dispatch(&f.ws, x);
+        for (int times = 0; times <= round; times++) { /* and the new one has no luck either */
+            after = fixture_uuid(&f);
+            ws_new_dispatch(&f.ws, x, &after)->status = DISPATCH_QUEUED;
+            if (times < round)
+                ws_retire_dispatch(&f.ws, x);
+        }
+        x->dispatch->due_at = 77;
+        ws_touch_dispatch(&f.ws, x);
+        fixture_commit(&f);
+        fixture_reopen(&f);
+        x = fixture_get(&f, &id);
+        assert_true(uuid_eq(&x->dispatch->id, &after));
+        assert_int_equal(x->dispatch->status, DISPATCH_QUEUED);
+        assert_int_equal(x->dispatch->due_at, 77);
+        ws_need_dispatch(&f.ws, &before);
+        fixture_load(&f);
+        assert_true(ws_dispatch_execution(&f.ws, &before, &before));
+    }
+    fixture_close(&f);
+}
+
 /* ---- steps and events ---- */
 
 static struct step *load_step(struct fixture *f, const struct uuid *execution,
@@ -320,6 +409,42 @@ static void step_round_trip(void **state)
     assert_str(s->rule_id, ODD);
     assert_int_equal(s->completed_at, 23);
     assert_null(load_step(&f, &id, &absent));
+    fixture_close(&f);
+}
+
+/* A held step says which rule holds it, and later who denied it does not change that. */
+static void step_held_and_decided(void **state)
+{
+    struct fixture f;
+    struct uuid id;
+    struct hash h = fixture_hash(1);
+    struct execution *x;
+    struct step *s;
+
+    fixture_open(&f, *(enum fixture_kind *)*state);
+    fixture_agent(&f, "a");
+    fixture_load(&f);
+    x = fixture_execution(&f, "a");
+    id = x->id;
+    s = fixture_step(&f, x, &h, STR("{}"));
+    s->status = STEP_AWAITING_APPROVAL;
+    s->started_at = 0;
+    s->rule_id = STR("hold");
+    fixture_commit(&f);
+    s = load_step(&f, &id, &h);
+    assert_int_equal(s->status, STEP_AWAITING_APPROVAL);
+    assert_int_equal(s->started_at, 0);
+    assert_str(s->rule_id, STR("hold"));
+    s->status = STEP_DENIED;
+    s->error = STR("{}");
+    s->rule_id = STR_NONE; /* a set that kept the row between groups has it no more */
+    s->completed_at = 9;
+    ws_touch_step(&f.ws, s);
+    ws_step_left_live(s);
+    fixture_commit(&f);
+    s = load_step(&f, &id, &h);
+    assert_int_equal(s->status, STEP_DENIED);
+    assert_str(s->rule_id, STR("hold"));
     fixture_close(&f);
 }
 
@@ -482,12 +607,15 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         ON_BOTH(execution_round_trip),
+        ON_BOTH(a_parked_execution_is_shown),
         ON_BOTH(execution_every_status),
         ON_BOTH(request_keys),
         ON_BOTH(request_key_taken),
         ON_BOTH(dispatch_round_trip),
         ON_BOTH(dispatch_born_and_retired_in_one_group),
+        ON_BOTH(dispatch_retired_and_queued_in_one_group),
         ON_BOTH(step_round_trip),
+        ON_BOTH(step_held_and_decided),
         ON_BOTH(step_every_status),
         ON_BOTH(last_seq_comes_from_the_log),
         ON_BOTH(group_of_many_executions),

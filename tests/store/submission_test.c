@@ -12,21 +12,6 @@
 #include "support/store_both.h"
 #include "support/store_fixture.h"
 
-static struct uuid claimed_execution(struct fixture *f)
-{
-    struct execution *x;
-    struct uuid id;
-
-    fixture_load(f);
-    x = fixture_execution(f, "a");
-    id = x->id;
-    fixture_commit(f);
-    x = fixture_get(f, &id);
-    fixture_claim(f, x);
-    fixture_commit(f);
-    return id;
-}
-
 static struct tally_ref ref_of(const struct uuid *id, uint64_t call, const char *key)
 {
     struct tally_ref ref = {
@@ -81,8 +66,8 @@ static void counts_survive_a_restart(void **state)
 
     fixture_open(&f, *(enum fixture_kind *)*state);
     fixture_agent(&f, "a");
-    id = claimed_execution(&f);
-    other = claimed_execution(&f);
+    id = fixture_claimed(&f);
+    other = fixture_claimed(&f);
     count(&f, &id, 1, "key-1", 77);
     count(&f, &id, 1, NULL, 78); /* twice in one group */
     count(&f, &id, 2, NULL, 79);
@@ -113,7 +98,7 @@ static void a_claim_starts_from_zero(void **state)
 
     fixture_open(&f, *(enum fixture_kind *)*state);
     fixture_agent(&f, "a");
-    id = claimed_execution(&f);
+    id = fixture_claimed(&f);
     count(&f, &id, 1, "k", 1);
     fixture_commit(&f);
     x = fixture_get(&f, &id);
@@ -136,27 +121,57 @@ static void a_claim_starts_from_zero(void **state)
     fixture_close(&f);
 }
 
-/* Ended deliveries leave the set; their attempt still owns the execution, and its counts go on. */
+/* The delivery ends; its attempt goes on to own the execution. */
+static void end_delivery(struct fixture *f, const struct uuid *id, bool retire)
+{
+    struct execution *x = fixture_get(f, id);
+
+    x->owner = OWNER_ENDED;
+    x->lease_until = f->ws.now.lease_us + x->owner_lease_us;
+    ws_touch_execution(&f->ws, x);
+    ws_touch_lease(&f->ws, x);
+    if (retire) {
+        ws_retire_dispatch(&f->ws, x);
+    } else {
+        x->dispatch->status = DISPATCH_QUEUED;
+        ws_touch_dispatch(&f->ws, x);
+    }
+    fixture_commit(f);
+}
+
+/* Calls of it may still run, so its counts go on for as long as they can be asked for. Postgres
+ * looks them up; on SQLite they live in the set, and are not read again once its row has left. */
 static void counts_of_an_ended_delivery(void **state)
 {
     struct fixture f;
     struct uuid id;
-    struct execution *x;
 
-    fixture_open(&f, *(enum fixture_kind *)*state);
-    fixture_agent(&f, "a");
-    id = claimed_execution(&f);
-    for (int i = 0; i < 3; i++) {
-        count(&f, &id, 5, NULL, 1);
-        x = ws_execution(&f.ws, &id);
-        x->owner = OWNER_ENDED;
-        ws_touch_execution(&f.ws, x);
+    for (int retire = 0; retire < 2; retire++) {
+        fixture_open(&f, *(enum fixture_kind *)*state);
+        fixture_agent(&f, "a");
+        id = fixture_claimed(&f);
+        count(&f, &id, 5, "k", 1);
         fixture_commit(&f);
-        assert_null(ws_execution(&f.ws, &id));
-        assert_int_equal(tally(&f, &id, 5, NULL), i + 1);
+        end_delivery(&f, &id, retire);
+        for (int i = 1; i < 3; i++) {
+            assert_int_equal(tally(&f, &id, 5, NULL), i);
+            assert_false(ws_execution(&f.ws, &id)->counts_lost);
+            count(&f, &id, 5, NULL, 1);
+            fixture_commit(&f);
+        }
+        fixture_reopen(&f);
+        if (store_is_sqlite(f.store)) {
+            assert_true(fixture_get(&f, &id)->counts_lost);
+            assert_true(ws_execution(&f.ws, &id)->tallies_complete);
+            assert_int_equal(tally(&f, &id, 5, "k"), 0);
+        } else {
+            assert_false(fixture_get(&f, &id)->counts_lost);
+            assert_int_equal(tally(&f, &id, 5, NULL), 3);
+            assert_non_null(key_row(&f, &id, "k"));
+        }
         fixture_commit(&f);
+        fixture_close(&f);
     }
-    fixture_close(&f);
 }
 
 static void counts_after_an_error(void **state)
@@ -166,8 +181,8 @@ static void counts_after_an_error(void **state)
 
     fixture_open(&f, *(enum fixture_kind *)*state);
     fixture_agent(&f, "a");
-    id = claimed_execution(&f);
-    second = claimed_execution(&f);
+    id = fixture_claimed(&f);
+    second = fixture_claimed(&f);
     count(&f, &id, 1, NULL, 1);
     count(&f, &second, 1, NULL, 1);
     fixture_commit(&f);
@@ -182,20 +197,28 @@ static void counts_after_an_error(void **state)
     fixture_close(&f);
 }
 
+static int tidy_all(struct fixture *f)
+{
+    struct err e = {0};
+    bool more = true;
+    int slices = 0;
+
+    for (; more; slices++)
+        assert_true(store_tidy(f->w, &f->ws, &more, &e));
+    return slices;
+}
+
 static void tidy_keeps_what_counts(void **state)
 {
     enum { CALLS = 1200 };
     struct fixture f;
     struct uuid live, over;
     struct execution *x;
-    struct err e = {0};
-    bool more = true;
-    int slices = 0;
 
     fixture_open(&f, *(enum fixture_kind *)*state);
     fixture_agent(&f, "a");
-    live = claimed_execution(&f);
-    over = claimed_execution(&f);
+    live = fixture_claimed(&f);
+    over = fixture_claimed(&f);
     for (uint64_t i = 0; i < CALLS; i++) {
         count(&f, &live, i, NULL, i);
         count(&f, &over, i, NULL, i);
@@ -207,14 +230,35 @@ static void tidy_keeps_what_counts(void **state)
     ws_touch_execution(&f.ws, x);
     ws_retire_dispatch(&f.ws, x);
     fixture_commit(&f);
-    while (more) {
-        assert_true(store_tidy(f.w, &f.ws, &more, &e));
-        slices++;
-    }
-    assert_in_range(slices, 1, 10);
+    assert_in_range(tidy_all(&f), 1, 10);
     fixture_reopen(&f);
     for (uint64_t i = 0; i < CALLS; i += 100)
         assert_int_equal(tally(&f, &live, i, NULL), 1);
+    fixture_close(&f);
+}
+
+/* What nobody will read is swept, and what the set holds is right all the same. */
+static void tidy_after_a_delivery_has_ended(void **state)
+{
+    struct fixture f;
+    struct uuid ended, working;
+
+    fixture_open(&f, *(enum fixture_kind *)*state);
+    fixture_agent(&f, "a");
+    ended = fixture_claimed(&f);
+    working = fixture_claimed(&f);
+    count(&f, &ended, 1, "k", 1);
+    count(&f, &working, 1, "k", 1);
+    fixture_commit(&f);
+    end_delivery(&f, &ended, false);
+    (void)tidy_all(&f);
+    assert_string_equal(fixture_sql(&f, "SELECT count(*) FROM submissions"), "1");
+    assert_int_equal(tally(&f, &ended, 1, "k"), 1);
+    assert_non_null(key_row(&f, &ended, "k"));
+    store_abandon(f.w);
+    ws_clear(&f.ws);
+    assert_true(fixture_get(&f, &ended)->counts_lost);
+    assert_int_equal(tally(&f, &working, 1, "k"), 1);
     fixture_close(&f);
 }
 
@@ -229,8 +273,8 @@ static void leases_after_a_start(void **state)
 
     fixture_open(&f, *(enum fixture_kind *)*state);
     fixture_agent(&f, "a");
-    id = claimed_execution(&f);
-    waiting = claimed_execution(&f);
+    id = fixture_claimed(&f);
+    waiting = fixture_claimed(&f);
     x = fixture_get(&f, &id);
     stored = x->lease_until;
     x = fixture_get(&f, &waiting);
@@ -251,6 +295,49 @@ static void leases_after_a_start(void **state)
     fixture_close(&f);
 }
 
+/* A delivery that has ended holds the next one back for a term after its last call. That term is
+ * not begun anew by whoever looks at the row. */
+static void leases_of_ended_deliveries(void **state)
+{
+    struct fixture f;
+    struct uuid id, other;
+    struct execution *x;
+    int64_t term, before, stored;
+
+    fixture_open(&f, *(enum fixture_kind *)*state);
+    f.settings.lease_timeout_us = term = 50 * US_PER_MS;
+    fixture_agent(&f, "a");
+    id = fixture_claimed(&f);
+    other = fixture_claimed(&f);
+    end_delivery(&f, &id, true);
+    stored = fixture_get(&f, &id)->lease_until;
+    assert_int_equal(fixture_get(&f, &id)->owner_lease_us, term);
+    fixture_commit(&f);
+    fixture_load(&f);
+    before = f.ws.now.lease_us;
+    fixture_reopen(&f);
+    x = fixture_get(&f, &id);
+    if (store_is_sqlite(f.store)) { /* nobody could call while it was stopped */
+        assert_in_range(x->lease_until, before + term, f.ws.now.lease_us + term);
+        stored = x->lease_until;
+    }
+    assert_int_equal(x->lease_until, stored);
+    while (f.ws.now.lease_us <= stored) /* its time passes, and it leaves the set */
+        fixture_load(&f);
+    fixture_commit(&f);
+    assert_null(ws_execution(&f.ws, &id));
+    end_delivery(&f, &other, false); /* groups come and go */
+    assert_int_equal(fixture_get(&f, &id)->lease_until, stored);
+    store_abandon(f.w); /* of calls since then the set knows nothing any more */
+    ws_clear(&f.ws);
+    x = fixture_get(&f, &id);
+    if (store_is_sqlite(f.store))
+        assert_true(x->lease_until > stored);
+    else
+        assert_int_equal(x->lease_until, stored);
+    fixture_close(&f);
+}
+
 static void renewals_are_written_when_they_matter(void **state)
 {
     struct fixture f;
@@ -260,7 +347,8 @@ static void renewals_are_written_when_they_matter(void **state)
 
     fixture_open(&f, *(enum fixture_kind *)*state);
     fixture_agent(&f, "a");
-    id = claimed_execution(&f);
+    id = fixture_claimed(&f);
+    end_delivery(&f, &id, true); /* with a dispatch or without one */
     term = f.settings.lease_timeout_us;
     x = fixture_get(&f, &id);
     start = x->lease_until;
@@ -281,31 +369,39 @@ static void renewals_are_written_when_they_matter(void **state)
     fixture_close(&f);
 }
 
+/* Those of ended deliveries matter to the set alone, which they leave. */
 static void expired_leases_are_found(void **state)
 {
-    enum { N = 5 };
+    enum { WORKING, ENDED, ENDED_WITHOUT_DISPATCH, KINDS };
     struct fixture f;
-    struct uuid ids[N], *found;
+    struct uuid passed[KINDS], *found;
     struct err e = {0};
-    size_t n;
+    bool seen[KINDS] = {false};
+    size_t n, want;
 
     fixture_open(&f, *(enum fixture_kind *)*state);
     fixture_agent(&f, "a");
-    for (size_t i = 0; i < N; i++) {
-        struct execution *x;
+    for (size_t i = 0; i < 2 * KINDS; i++) {
+        struct uuid id = fixture_claimed(&f);
+        struct execution *x = fixture_get(&f, &id);
 
-        ids[i] = claimed_execution(&f);
-        x = fixture_get(&f, &ids[i]);
-        x->lease_until = f.ws.now.lease_us + (i < 3 ? -1 : 100) * US_PER_S;
-        if (i == 0)
-            x->owner = OWNER_ENDED; /* holds none */
+        x->owner = i % KINDS == WORKING ? OWNER_WORKING : OWNER_ENDED;
+        x->lease_until = f.ws.now.lease_us + (i < KINDS ? 1 : 100 * US_PER_S);
+        if (i % KINDS == ENDED_WITHOUT_DISPATCH)
+            ws_retire_dispatch(&f.ws, x);
         ws_touch_execution(&f.ws, x);
         fixture_commit(&f);
+        if (i < KINDS)
+            passed[i] = id;
     }
+    want = store_is_sqlite(f.store) ? KINDS : 1;
     assert_true(store_expired_leases(f.w, &f.ws, 10, &f.arena, &found, &n, &e));
-    assert_int_equal(n, 2);
+    assert_int_equal(n, want);
     for (size_t i = 0; i < n; i++)
-        assert_true(uuid_eq(&found[i], &ids[1]) || uuid_eq(&found[i], &ids[2]));
+        for (size_t k = 0; k < KINDS; k++)
+            seen[k] |= uuid_eq(&found[i], &passed[k]);
+    for (size_t k = 0; k < want; k++)
+        assert_true(seen[k]);
     assert_true(store_expired_leases(f.w, &f.ws, 1, &f.arena, &found, &n, &e));
     assert_int_equal(n, 1);
     fixture_close(&f);
@@ -319,7 +415,9 @@ int main(void)
         ON_BOTH(counts_of_an_ended_delivery),
         ON_BOTH(counts_after_an_error),
         ON_BOTH(tidy_keeps_what_counts),
+        ON_SQLITE(tidy_after_a_delivery_has_ended),
         ON_BOTH(leases_after_a_start),
+        ON_BOTH(leases_of_ended_deliveries),
         ON_POSTGRES(renewals_are_written_when_they_matter),
         ON_BOTH(expired_leases_are_found),
     };

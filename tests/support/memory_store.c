@@ -26,7 +26,7 @@ void memory_store_init(struct memory_store *m, bool leases_in_set)
 {
     *m = (struct memory_store){.leases_in_set = leases_in_set, .next_key = 1};
     m->wall_us = INT64_C(1800000000000000);
-    m->mono_us = INT64_C(5000000);
+    m->mono_us = m->set_since = INT64_C(5000000);
 }
 
 static void agent_free(struct agent *agent)
@@ -51,6 +51,7 @@ void memory_store_free(struct memory_store *m)
         free(x->old_dispatches.at);
         free(x->agent_id);
         buf_free(&x->indeterminate);
+        buf_free(&x->parked);
         free(x);
     }
     for (size_t i = 0; i < m->all_steps.n; i++) {
@@ -62,6 +63,20 @@ void memory_store_free(struct memory_store *m)
         free(s->rule_id);
         free(s);
     }
+    for (size_t i = 0; i < m->approvals.n; i++) {
+        struct memory_approval *a = m->approvals.at[i];
+
+        free(a->approvers);
+        free(a->message);
+        free(a->decided_by);
+        free(a->asserted_by);
+        free(a->rationale);
+        free(a);
+    }
+    free(m->approvals.at);
+    for (size_t i = 0; (v = map_next(&m->buckets, &i)) != NULL;)
+        free(v);
+    map_free(&m->buckets);
     for (size_t i = 0; (v = map_next(&m->request_keys, &i)) != NULL;)
         free(v);
     for (size_t i = 0; (v = map_next(&m->agents, &i)) != NULL;)
@@ -84,7 +99,38 @@ struct memory_step *memory_step(struct memory_store *m, const struct hash *id)
     return map_get(&m->steps, hash_str(id));
 }
 
+struct memory_approval *memory_approval(struct memory_store *m, const struct uuid *id)
+{
+    for (size_t i = 0; i < m->approvals.n; i++)
+        if (uuid_eq(&m->approvals.at[i]->id, id))
+            return m->approvals.at[i];
+    return NULL;
+}
+
+void memory_store_forget(struct memory_store *m, struct working_set *ws)
+{
+    ws_clear(ws);
+    m->set_since = m->mono_us;
+}
+
 /* ---- load ---- */
+
+/* Like SQLite's: of an ended delivery whose row has left the set, the counts are gone. */
+static void load_counts(struct execution *exec, const struct memory_execution *x)
+{
+    exec->counts_lost = x->owner == OWNER_ENDED;
+    if (exec->counts_lost)
+        return;
+    for (size_t i = 0; i < x->submissions.n; i++) {
+        const struct submission *s = &x->submissions.at[i];
+
+        if (s->claim != x->claim)
+            continue;
+        ws_put_tally(exec, &s->call, s->count);
+        if (s->has_key)
+            ws_put_submission_key(exec, s->key, &s->call, &s->step_id);
+    }
+}
 
 static void load_execution(struct memory_store *m, struct working_set *ws, const struct uuid *id)
 {
@@ -109,21 +155,17 @@ static void load_execution(struct memory_store *m, struct working_set *ws, const
     row.owner = x->owner;
     row.owner_dispatch = x->owner_dispatch;
     row.owner_attempt = x->owner_attempt;
-    row.lease_until = m->leases_in_set ? m->mono_us + x->dispatch.lease_us : x->lease_until;
+    row.owner_lease_us = x->owner_lease_us;
+    row.tokens = x->tokens;
+    row.lease_until = x->lease_until;
+    if (m->leases_in_set)
+        row.lease_until = (x->owner == OWNER_ENDED ? m->set_since : m->mono_us) + x->owner_lease_us;
     row.indeterminate = x->indeterminate;
+    row.parked = x->parked;
     row.tallies_complete = m->leases_in_set;
     exec = ws_put_execution(ws, &row, x->has_dispatch ? &x->dispatch : NULL);
-    if (!m->leases_in_set)
-        return;
-    for (size_t i = 0; i < x->submissions.n; i++) {
-        const struct submission *s = &x->submissions.at[i];
-
-        if (s->claim != x->claim)
-            continue;
-        ws_put_tally(exec, &s->call, s->count);
-        if (s->has_key)
-            ws_put_submission_key(exec, s->key, &s->call, &s->step_id);
-    }
+    if (m->leases_in_set)
+        load_counts(exec, x);
 }
 
 static void load_step(struct memory_store *m, struct working_set *ws, const struct memory_step *s)
@@ -210,12 +252,60 @@ static void load_agent(struct memory_store *m, struct working_set *ws, const str
         return;
     }
     row = *agent;
-    row.live_known = true;
+    row.live_known = row.kept = true;
     row.has_live = false;
     for (size_t i = 0; i < m->all.n; i++)
         row.has_live |= str_eq(str_of(m->all.at[i]->agent_id), ref->id) &&
                         !execution_status_is_terminal(m->all.at[i]->status);
     ws_put_agent(ws, &row);
+}
+
+static void load_approval(struct working_set *ws, const struct memory_approval *a)
+{
+    const struct approval row = {.key = a->key,
+                                 .id = a->id,
+                                 .execution = ws_execution(ws, &a->execution_id),
+                                 .step_id = a->step_id,
+                                 .status = a->status,
+                                 .approvers = str_of(a->approvers),
+                                 .message = str_of(a->message),
+                                 .decided_by = str_of(a->decided_by),
+                                 .asserted_by = str_of(a->asserted_by),
+                                 .rationale = str_of(a->rationale),
+                                 .created_at = a->created_at,
+                                 .timeout_at = a->timeout_at,
+                                 .decided_at = a->decided_at};
+
+    ws_put_approval(ws, &row);
+}
+
+static void load_gates(struct memory_store *m, struct working_set *ws)
+{
+    const struct need *need = &ws->need;
+
+    for (size_t i = 0; i < need->approvals.n; i++) {
+        const struct memory_approval *a = memory_approval(m, &need->approvals.at[i].id);
+
+        if (a != NULL && uuid_eq(&a->execution_id, &need->approvals.at[i].execution_id))
+            load_approval(ws, a);
+        else
+            ws_put_absent_approval(ws, &need->approvals.at[i].id);
+    }
+    for (size_t i = 0; i < need->pending.n; i++) {
+        for (size_t j = 0; j < m->approvals.n; j++)
+            if (uuid_eq(&m->approvals.at[j]->execution_id, &need->pending.at[i]) &&
+                m->approvals.at[j]->status == APPROVAL_PENDING)
+                load_approval(ws, m->approvals.at[j]);
+        if (ws_execution(ws, &need->pending.at[i]) != NULL)
+            ws_put_pending_known(ws, ws_execution(ws, &need->pending.at[i]));
+    }
+    for (size_t i = 0; i < need->buckets.n; i++) {
+        const struct memory_bucket *b = map_get(&m->buckets, need->buckets.at[i]);
+        struct bucket row = {.full_at = b == NULL ? 0 : b->full_at,
+                             .unreadable = b != NULL && b->unreadable};
+
+        ws_put_bucket(ws, need->buckets.at[i], b == NULL ? NULL : &row);
+    }
 }
 
 void memory_store_load(struct memory_store *m, struct working_set *ws)
@@ -250,6 +340,7 @@ void memory_store_load(struct memory_store *m, struct working_set *ws)
         load_live(m, ws, &need->live_steps.at[i]);
     for (size_t i = 0; i < need->dispatches.n; i++)
         load_dispatch(m, ws, &need->dispatches.at[i]);
+    load_gates(m, ws);
     ws_clear_needs(ws);
     buf_free(&key);
 }
@@ -275,6 +366,8 @@ static void apply_agent(struct memory_store *m, const struct agent *agent)
     row->webhook_url = str_of(xstrdup(agent->webhook_url));
     row->secret = str_of(xstrdup(agent->secret));
     row->lease_timeout_us = agent->lease_timeout_us;
+    row->has_policy = agent->has_policy;
+    row->policy_hash = agent->policy_hash;
     map_put(&m->agents, row->id, row);
 }
 
@@ -308,6 +401,10 @@ static void apply_execution(struct memory_store *m, const struct execution *exec
     x->owner = exec->owner;
     x->owner_dispatch = exec->owner_dispatch;
     x->owner_attempt = exec->owner_attempt;
+    x->owner_lease_us = exec->owner_lease_us;
+    x->tokens = exec->tokens;
+    buf_clear(&x->parked);
+    buf_add(&x->parked, buf_str(&exec->parked));
     buf_clear(&x->indeterminate);
     buf_add(&x->indeterminate, buf_str(&exec->indeterminate));
 }
@@ -334,14 +431,56 @@ static void apply_step(struct memory_store *m, struct step *step)
     s->claim = step->claim;
     s->started_at = step->started_at;
     s->completed_at = step->completed_at;
+    if (str_present(step->rule_id)) {
+        free(s->rule_id);
+        s->rule_id = text(step->rule_id);
+    }
     if (step_status_is_terminal(step->status)) {
         free(s->result);
         free(s->error);
-        free(s->rule_id);
         s->result = text(step->result);
         s->error = text(step->error);
-        s->rule_id = text(step->rule_id);
     }
+}
+
+static void replace(char **at, struct str value)
+{
+    free(*at);
+    *at = text(value);
+}
+
+static void apply_approval(struct memory_store *m, struct approval *approval)
+{
+    struct memory_approval *a = memory_approval(m, &approval->id);
+
+    if (a == NULL) {
+        a = xzalloc(sizeof(*a));
+        a->key = approval->key = m->next_key++;
+        a->id = approval->id;
+        a->execution_id = approval->execution->id;
+        a->step_id = approval->step_id;
+        a->created_at = approval->created_at;
+        a->timeout_at = approval->timeout_at;
+        ADD(m->approvals, a);
+    }
+    a->status = approval->status;
+    a->decided_at = approval->decided_at;
+    replace(&a->approvers, approval->approvers);
+    replace(&a->message, approval->message);
+    replace(&a->decided_by, approval->decided_by);
+    replace(&a->asserted_by, approval->asserted_by);
+    replace(&a->rationale, approval->rationale);
+}
+
+static void apply_bucket(struct memory_store *m, const struct bucket *bucket)
+{
+    struct memory_bucket *b = map_get(&m->buckets, bucket->key);
+
+    if (b == NULL) {
+        b = xzalloc(sizeof(*b));
+        map_put(&m->buckets, bucket->key, b);
+    }
+    b->full_at = bucket->full_at;
 }
 
 void memory_store_apply(struct memory_store *m, struct working_set *ws)
@@ -369,6 +508,10 @@ void memory_store_apply(struct memory_store *m, struct working_set *ws)
     }
     for (size_t i = 0; i < c->steps.n; i++)
         apply_step(m, c->steps.at[i]);
+    for (size_t i = 0; i < c->approvals.n; i++)
+        apply_approval(m, c->approvals.at[i]);
+    for (size_t i = 0; i < c->buckets.n; i++)
+        apply_bucket(m, c->buckets.at[i]);
     for (size_t i = 0; i < c->transitions.n; i++) {
         const struct transition *t = c->transitions.at[i];
         struct memory_execution *x = memory_execution(m, &t->execution->id);

@@ -19,8 +19,8 @@ struct memory_execution {
     int64_t last_seq, created_at, deadline_at, claim;
     enum owner_state owner;
     struct uuid owner_dispatch;
-    int64_t owner_attempt, lease_until;
-    struct buf indeterminate;
+    int64_t owner_attempt, lease_until, owner_lease_us, tokens;
+    struct buf indeterminate, parked;
     bool has_dispatch;
     struct dispatch dispatch;
     LIST(struct memory_event_row) events;
@@ -42,20 +42,39 @@ struct memory_step {
     int64_t created_at, started_at, completed_at;
 };
 
+struct memory_approval {
+    int64_t key;
+    struct uuid id, execution_id;
+    struct hash step_id;
+    enum approval_status status;
+    char *approvers, *message, *decided_by, *asserted_by, *rationale; /* NULL: none */
+    int64_t created_at, timeout_at, decided_at;
+};
+
+struct memory_bucket {
+    int64_t full_at;
+    bool unreadable;
+};
+
 struct memory_store {
     bool leases_in_set; /* like SQLite: leases are not stored, counts are complete */
     int64_t wall_us, mono_us;
+    int64_t set_since; /* when the working set was last empty: what it remembers of leases */
     int64_t next_key;
-    struct map executions, steps, request_keys, agents;
+    struct map executions, steps, request_keys, agents, buckets;
     LIST(struct memory_execution *) all;
     LIST(struct memory_step *) all_steps;
+    LIST(struct memory_approval *) approvals;
 };
 
 void memory_store_init(struct memory_store *m, bool leases_in_set);
 void memory_store_free(struct memory_store *m);
 void memory_store_load(struct memory_store *m, struct working_set *ws);
+/* The set is thrown away, as after a failed commit or by a new process. */
+void memory_store_forget(struct memory_store *m, struct working_set *ws);
 void memory_store_apply(struct memory_store *m, struct working_set *ws);
 struct memory_execution *memory_execution(struct memory_store *m, const struct uuid *id);
 struct memory_step *memory_step(struct memory_store *m, const struct hash *id);
+struct memory_approval *memory_approval(struct memory_store *m, const struct uuid *id);
 
 #endif

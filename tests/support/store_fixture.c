@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <cmocka.h>
+#include <sqlite3.h>
 
 #include "base/clock.h"
 #include "support/postgres_cluster.h"
@@ -28,6 +29,17 @@ static void remove_folder(const char *path)
     (void)rmdir(path);
 }
 
+static void open_writer(struct fixture *f)
+{
+    struct err e = {0};
+
+    f->w = store_writer_open(f->store, &e);
+    if (f->w == NULL)
+        fail_msg("store_writer_open: %s", e.message);
+    ws_init(&f->ws, &f->settings, &f->ids, &f->random);
+    f->ws.keep_leased = store_is_sqlite(f->store);
+}
+
 static void open_store(struct fixture *f)
 {
     struct store_options opt = {.url = f->url};
@@ -36,12 +48,10 @@ static void open_store(struct fixture *f)
     f->store = store_open(&opt, &e);
     if (f->store == NULL)
         fail_msg("store_open: %s", e.message);
-    f->w = store_writer_open(f->store, &e);
+    open_writer(f);
     f->r = store_reader_open(f->store, &e);
-    if (f->w == NULL || f->r == NULL)
-        fail_msg("open: %s", e.message);
-    ws_init(&f->ws, &f->settings, &f->ids, &f->random);
-    f->ws.keep_leased = store_is_sqlite(f->store);
+    if (f->r == NULL)
+        fail_msg("store_reader_open: %s", e.message);
 }
 
 static void close_store(struct fixture *f)
@@ -89,6 +99,55 @@ void fixture_reopen(struct fixture *f)
 {
     close_store(f);
     open_store(f);
+}
+
+void fixture_second_open(struct fixture *f, struct fixture *second)
+{
+    *second = (struct fixture){.kind = f->kind, .settings = f->settings, .store = f->store};
+    prng_seed(&second->random, 43);
+    open_writer(second);
+}
+
+void fixture_second_close(struct fixture *second)
+{
+    ws_free(&second->ws);
+    store_writer_close(second->w);
+    arena_free(&second->arena);
+}
+
+static int take_first(void *ctx, int n, char **values, char **names)
+{
+    char *out = ctx;
+
+    (void)names;
+    if (out[0] == '\0' && n > 0 && values[0] != NULL)
+        snprintf(out, 256, "%s", values[0]);
+    return 0;
+}
+
+const char *fixture_sql(struct fixture *f, const char *sql)
+{
+    static char first[256];
+    char path[128], *error = NULL;
+    sqlite3 *h;
+
+    if (f->kind == FIXTURE_POSTGRES)
+        return postgres_cluster_query(f->url, sql);
+    first[0] = '\0';
+    snprintf(path, sizeof(path), "%s/test.db", f->folder);
+    assert_int_equal(sqlite3_open(path, &h), SQLITE_OK);
+    if (sqlite3_exec(h, sql, take_first, first, &error) != SQLITE_OK)
+        fail_msg("%s: %s", sql, error);
+    sqlite3_close(h);
+    return first;
+}
+
+void assert_str(struct str got, struct str want)
+{
+    assert_int_equal(str_present(got), str_present(want));
+    assert_int_equal(got.n, want.n);
+    if (want.n > 0)
+        assert_memory_equal(got.p, want.p, want.n);
 }
 
 struct uuid fixture_uuid(struct fixture *f)
@@ -179,10 +238,23 @@ void fixture_claim(struct fixture *f, struct execution *exec)
     exec->owner = OWNER_WORKING;
     exec->owner_dispatch = d->id;
     exec->owner_attempt = d->attempt;
+    exec->owner_lease_us = d->lease_us;
     exec->lease_until = f->ws.now.lease_us + d->lease_us;
     ws_clear_tallies(exec);
     ws_touch_execution(&f->ws, exec);
     ws_touch_dispatch(&f->ws, exec);
+}
+
+struct uuid fixture_claimed(struct fixture *f)
+{
+    struct uuid id;
+
+    fixture_load(f);
+    id = fixture_execution(f, "a")->id;
+    fixture_commit(f);
+    fixture_claim(f, fixture_get(f, &id));
+    fixture_commit(f);
+    return id;
 }
 
 struct step *fixture_step(struct fixture *f, struct execution *exec, const struct hash *id,
@@ -200,6 +272,18 @@ struct step *fixture_step(struct fixture *f, struct execution *exec, const struc
     step->created_at = step->started_at = f->ws.now.wall_us;
     fixture_event(f, exec, "step.proposed\t\"step_id\":1\nstep.allowed\t&\nstep.executing\t&\n");
     return step;
+}
+
+struct approval *fixture_approval(struct fixture *f, struct execution *exec,
+                                  const struct hash *step_id, int64_t timeout_at)
+{
+    struct uuid id = fixture_uuid(f);
+    struct approval *approval = ws_new_approval(&f->ws, exec, &id);
+
+    approval->step_id = *step_id;
+    approval->created_at = f->ws.now.wall_us;
+    approval->timeout_at = timeout_at;
+    return approval;
 }
 
 void fixture_settle(struct fixture *f, struct step *step, struct str result)

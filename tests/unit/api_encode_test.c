@@ -16,14 +16,22 @@ static struct uuid uuid_of(const char *text)
     return id;
 }
 
-static void check_execution(const struct execution_view *v, int64_t now_us, const char *want)
+static void check_waiting(const struct execution_view *v, const struct waits *waits, int64_t now_us,
+                          const char *want)
 {
     struct buf out = {0};
     struct json_writer w = {.out = &out};
 
-    encode_execution(&w, v, now_us);
+    encode_execution(&w, v, waits, now_us);
     CHECK_STR(buf_str(&out), str_of(want));
     buf_free(&out);
+}
+
+static void check_execution(const struct execution_view *v, int64_t now_us, const char *want)
+{
+    const struct waits none = {0};
+
+    check_waiting(v, &none, now_us, want);
 }
 
 static struct execution_view execution(void)
@@ -72,6 +80,94 @@ static void a_live_execution_says_what_it_waits_for(void **state)
     check_execution(&v, MOMENT,
                     RUNNING "null" TIMES ",\"waiting_on\":[{\"kind\":\"agent\",\"id\":\"a\\\"b\","
                             "\"until\":\"2026-01-02T03:04:06.678901Z\"}]}");
+}
+
+static void a_rate_limit_is_waited_for_until_its_time(void **state)
+{
+    struct execution_view v = execution();
+
+    (void)state;
+    v.dispatch_status = STR("queued");
+    v.dispatch_id = uuid_of("01a228f4-d8bc-7410-987e-0042d4426adf");
+    v.due_at = LATER;
+    v.parked = true;
+    check_execution(&v, MOMENT,
+                    RUNNING "null" TIMES ",\"waiting_on\":[{\"kind\":\"rate_limit\",\"until\":"
+                            "\"2026-01-02T03:04:06.678901Z\"}]}");
+    check_execution(&v, LATER,
+                    RUNNING "null" TIMES ",\"waiting_on\":[{\"kind\":\"dispatch\",\"id\":"
+                            "\"01a228f4-d8bc-7410-987e-0042d4426adf\"}]}");
+}
+
+static struct approval_view approval(void)
+{
+    return (struct approval_view){
+        .id = uuid_of("01a228f4-d8bc-7410-987e-0042d4426ad0"),
+        .execution_id = uuid_of("01a228f4-d8bc-740f-8a2d-88656dd07add"),
+        .status = STR("pending"),
+        .created_at = MOMENT,
+        .timeout_at = LATER,
+        .agent_id = STR("a"),
+        .kind = STR("tool_call"),
+        .target = STR("send"),
+        .args = STR("{ \"to\" : 1.0 }"),
+    };
+}
+
+static void each_pending_decision_is_waited_for(void **state)
+{
+    struct approval_view pending[] = {approval(), approval()};
+    const struct waits waits = {pending, COUNT(pending)};
+    struct execution_view v = execution();
+
+    (void)state;
+    pending[1].id = uuid_of("01a228f4-d8bc-7410-987e-0042d4426ad1");
+    check_waiting(&v, &waits, MOMENT,
+                  RUNNING "null" TIMES ",\"waiting_on\":[{\"kind\":\"approval\",\"id\":"
+                          "\"01a228f4-d8bc-7410-987e-0042d4426ad0\",\"until\":"
+                          "\"2026-01-02T03:04:06.678901Z\"},{\"kind\":\"approval\",\"id\":"
+                          "\"01a228f4-d8bc-7410-987e-0042d4426ad1\",\"until\":"
+                          "\"2026-01-02T03:04:06.678901Z\"}]}");
+}
+
+#define ZEROES "0000000000000000000000000000000000000000000000000000000000000000"
+#define APPROVAL(status)                                                                           \
+    "{\"id\":\"01a228f4-d8bc-7410-987e-0042d4426ad0\",\"step_id\":\"" ZEROES                       \
+    "\",\"execution_id\":\"01a228f4-d8bc-740f-8a2d-88656dd07add\",\"status\":\"" status "\""
+#define ASKED                                                                                      \
+    ",\"agent_id\":\"a\",\"kind\":\"tool_call\",\"target\":\"send\",\"args\":{ \"to\" : 1.0 }}"
+
+static void check_approval(const struct approval_view *v, const char *want)
+{
+    struct buf out = {0};
+    struct json_writer w = {.out = &out};
+
+    encode_approval(&w, v);
+    CHECK_STR(buf_str(&out), str_of(want));
+    buf_free(&out);
+}
+
+static void an_approval_shows_what_is_decided(void **state)
+{
+    struct approval_view v = approval();
+
+    (void)state;
+    check_approval(&v, APPROVAL("pending") ",\"timeout_at\":\"2026-01-02T03:04:06.678901Z\","
+                                           "\"created_at\":\"2026-01-02T03:04:05.678901Z\"" ASKED);
+    v.status = STR("denied");
+    v.approvers = STR("[\"alice\",\"bob\"]");
+    v.message = STR("look \"twice\"");
+    v.decided_by = STR("alice");
+    v.asserted_by = STR("bootstrap");
+    v.decided_at = LATER;
+    v.rationale = STR("no\n");
+    check_approval(&v, APPROVAL("denied") ",\"approvers\":[\"alice\",\"bob\"],"
+                                          "\"message\":\"look \\\"twice\\\"\","
+                                          "\"timeout_at\":\"2026-01-02T03:04:06.678901Z\","
+                                          "\"decided_by\":\"alice\",\"asserted_by\":\"bootstrap\","
+                                          "\"decided_at\":\"2026-01-02T03:04:06.678901Z\","
+                                          "\"rationale\":\"no\\n\","
+                                          "\"created_at\":\"2026-01-02T03:04:05.678901Z\"" ASKED);
 }
 
 static void an_ended_execution_carries_bytes_as_they_came(void **state)
@@ -132,6 +228,13 @@ static void decisions(void **state)
          "{\"decision\":\"replay\",\"error\":{ }}"},
         {{.decision = DECISION_DENIED, .reason = STR_INIT("no"), .rule_id = STR_INIT("r")},
          "{\"decision\":\"denied\",\"reason\":\"no\",\"rule_id\":\"r\"}"},
+        {{.decision = DECISION_RATE_LIMITED,
+          .reason = STR_INIT("rate_limit_exceeded"),
+          .rule_id = STR_INIT("r")},
+         "{\"decision\":\"rate_limited\",\"reason\":\"rate_limit_exceeded\",\"rule_id\":\"r\"}"},
+        {{.decision = DECISION_BLOCKED}, "{\"decision\":\"blocked\"}"},
+        {{.decision = DECISION_BLOCKED, .has_approval = true},
+         "{\"decision\":\"blocked\",\"approval_id\":\"00000000-0000-0000-0000-000000000000\"}"},
         {{.decision = DECISION_PROCEED, .has_step_id = true},
          "{\"decision\":\"proceed\",\"step_id\":"
          "\"0000000000000000000000000000000000000000000000000000000000000000\"}"},
@@ -212,6 +315,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_live_execution_says_what_it_waits_for),
+        cmocka_unit_test(a_rate_limit_is_waited_for_until_its_time),
+        cmocka_unit_test(each_pending_decision_is_waited_for),
+        cmocka_unit_test(an_approval_shows_what_is_decided),
         cmocka_unit_test(an_ended_execution_carries_bytes_as_they_came),
         cmocka_unit_test(an_agent_shows_no_secret),
         cmocka_unit_test(decisions),

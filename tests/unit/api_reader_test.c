@@ -92,11 +92,52 @@ static void not_beyond_the_end(void **state)
     fixture_close(&f);
 }
 
+struct stuck {
+    struct read_job job; /* first */
+    atomic_bool begun, release, done;
+};
+
+static void wait_for_release(struct read_job *job, struct store_reader *r, const struct err *why)
+{
+    struct stuck *s = (struct stuck *)job;
+
+    (void)r;
+    (void)why;
+    atomic_store(&s->begun, true);
+    wait_until(&s->release);
+    atomic_store(&s->done, true);
+}
+
+static void an_end_that_does_not_wait_for_ever(void **state)
+{
+    struct fixture f;
+    struct stuck stuck = {.job.run = wait_for_release};
+    struct tried behind = {.job.run = try_again, .wanted = 1};
+    struct err e;
+
+    (void)state;
+    fixture_open(&f, FIXTURE_MEMORY);
+    struct readers *rs = readers_new_aside(f.store);
+    assert_true(readers_start(rs, &e));
+    readers_push(rs, &stuck.job);
+    readers_push(rs, &behind.job); /* there is one thread */
+    wait_until(&stuck.begun);
+    assert_false(readers_stop_by(rs, clock_mono_us()));
+    assert_false(atomic_load(&behind.done));
+    atomic_store(&stuck.release, true);
+    readers_stop(rs);
+    assert_true(atomic_load(&stuck.done));
+    assert_true(atomic_load(&behind.done));
+    readers_free(rs);
+    fixture_close(&f);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tried_again_after_a_moment),
         cmocka_unit_test(not_beyond_the_end),
+        cmocka_unit_test(an_end_that_does_not_wait_for_ever),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

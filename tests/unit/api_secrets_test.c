@@ -95,7 +95,7 @@ static void takes_the_previous_one_until_its_end(void **state)
     fixture_load(&f);
     struct agent *agent = ws_agent(&f.ws, STR("a"));
     agent->previous_secret_until = clock_wall_us() - 1;
-    ws_touch_agent(&f.ws, agent);
+    ws_touch_agent(&f.ws, agent, AGENT_REGISTRATION);
     fixture_commit(&f);
     assert_true(load(s, &f, "a"));
     assert_int_equal(check(s, "a", "two"), SECRETS_BAD);
@@ -131,12 +131,43 @@ static void forgets(void **state)
     fixture_close(&f);
 }
 
+/* A change that comes between the read and the check makes the signature no worse: the caller was
+ * right when its row was read. */
+static void checks_against_what_it_has_just_read(void **state)
+{
+    static const struct {
+        const char *agent, *secret;
+        enum secrets_verdict want;
+    } cases[] = {
+        {"a", "one", SECRETS_GOOD}, {"a", "two", SECRETS_BAD}, {"b", "one", SECRETS_UNKNOWN}};
+    struct fixture f;
+    struct secrets *s = secrets_new();
+
+    (void)state;
+    fixture_open(&f, FIXTURE_MEMORY);
+    put(&f, "a", "one");
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        const struct signed_call call = {.agent_id = str_of(cases[i].agent),
+                                         .signature = signature(cases[i].secret),
+                                         .request = REQUEST};
+        enum secrets_verdict verdict;
+        struct err e;
+
+        assert_true(secrets_check_anew(s, f.r, &call, &verdict, &e));
+        CHECKF(verdict == cases[i].want, "case %zu", i);
+    }
+    assert_int_equal(check(s, "a", "one"), SECRETS_GOOD); /* it was kept */
+    secrets_free(s);
+    fixture_close(&f);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(knows_what_it_loaded),
         cmocka_unit_test(takes_the_previous_one_until_its_end),
         cmocka_unit_test(forgets),
+        cmocka_unit_test(checks_against_what_it_has_just_read),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

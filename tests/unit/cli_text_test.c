@@ -31,6 +31,11 @@ static void cleans(void **state)
          STR_INIT("\xef\xbf\xbd\xef\xbf\xbd(\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd"),
          STR_INIT("\xef\xbf\xbd\xef\xbf\xbd(\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd")},
         {STR_INIT("nul\0"), STR_INIT("nul\\x00"), STR_INIT("nul\\x00")},
+        {STR_INIT("/e\u200btc\u00ad\u2060\u3164"), STR_INIT("/e\\u200btc\\xad\\u2060\\u3164"),
+         STR_INIT("/e\\u200btc\\xad\\u2060\\u3164")}, /* leave no mark */
+        {STR_INIT("\U0001f469\u200d\U0001f680 \u2764\ufe0f"),
+         STR_INIT("\U0001f469\u200d\U0001f680 \u2764\ufe0f"),
+         STR_INIT("\U0001f469\u200d\U0001f680 \u2764\ufe0f")}, /* emoji need joiners */
         {STR_INIT(""), STR_INIT(""), STR_INIT("")},
     };
 
@@ -75,6 +80,61 @@ static void fits(void **state)
     }
 }
 
+static void wraps(void **state)
+{
+    static const struct {
+        struct str in;
+        size_t columns;
+        struct str out;
+    } cases[] = {
+        {STR_INIT("a text that goes on"), 0, STR_INIT("a text that goes on")},
+        {STR_INIT("a text that goes on"), 19, STR_INIT("a text that goes on")},
+        {STR_INIT("a text that goes on"), 12, STR_INIT("a text that \n> goes on")},
+        {STR_INIT("a text that goes on"), 11, STR_INIT("a text \n> that goes \n> on")},
+        {STR_INIT("abcdefgh"), 3, STR_INIT("abc\n> def\n> gh")},
+        {STR_INIT("日本語"), 4, STR_INIT("日本\n> 語")},
+        {STR_INIT("日本"), 1, STR_INIT("日\n> 本")}, /* wider than the line; it must go somewhere */
+        {STR_INIT(""), 3, STR_INIT("")},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        struct buf out = {0};
+
+        text_wrap(&out, cases[i].in, cases[i].columns, STR("> "));
+        CHECK_STR(buf_str(&out), cases[i].out);
+        buf_free(&out);
+    }
+}
+
+static void walks_lines(void **state)
+{
+    static const struct {
+        struct str text, lines;
+    } cases[] = {
+        {STR_INIT(""), STR_INIT("<>")},
+        {STR_INIT("a"), STR_INIT("<a>")},
+        {STR_INIT("a\nb"), STR_INIT("<a><b>")},
+        {STR_INIT("a\n\n"), STR_INIT("<a><><>")},
+        {STR_INIT("\ta\x1b\n12345\t6"), STR_INIT("<    a\\x1b><12345   6>")},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        struct buf out = {0};
+        struct str line;
+        size_t at = 0;
+
+        while (text_next_line(cases[i].text, &at, &line)) {
+            buf_add_byte(&out, '<');
+            text_clean_line(&out, line);
+            buf_add_byte(&out, '>');
+        }
+        CHECK_STR(buf_str(&out), cases[i].lines);
+        buf_free(&out);
+    }
+}
+
 static void puts_json_on_one_line(void **state)
 {
     static const struct {
@@ -93,34 +153,6 @@ static void puts_json_on_one_line(void **state)
         text_json_line(&out, cases[i].in);
         CHECK_STR(buf_str(&out), cases[i].out);
         buf_free(&out);
-    }
-}
-
-static void reads_times(void **state)
-{
-    static const struct {
-        struct str in;
-        bool ok;
-        int64_t us;
-    } cases[] = {
-        {STR_INIT("1970-01-01T00:00:01Z"), true, 1000000},
-        {STR_INIT("2026-01-02T03:04:05.678901Z"), true, INT64_C(1767323045678901)},
-        {STR_INIT("2026-01-02T03:04:05.6Z"), true, INT64_C(1767323045600000)},
-        {STR_INIT("2026-01-02T03:04:05.678901999Z"), true, INT64_C(1767323045678901)},
-        {STR_INIT("2026-01-02T03:04:05.Z"), false, 0},
-        {STR_INIT("2026-01-02T03:04:05"), false, 0},
-        {STR_INIT("2026-01-02T03:04:05+01:00"), false, 0},
-        {STR_INIT("2026-01-02"), false, 0},
-        {STR_INIT(""), false, 0},
-    };
-
-    (void)state;
-    for (size_t i = 0; i < COUNT(cases); i++) {
-        int64_t us = 0;
-
-        CHECKF(when_parse(cases[i].in, &us) == cases[i].ok, "case %zu", i);
-        if (cases[i].ok)
-            CHECKF(us == cases[i].us, "case %zu: %lld", i, (long long)us);
     }
 }
 
@@ -211,6 +243,57 @@ static void aligns_columns(void **state)
     check_table(&c, cells, 0, "");
 }
 
+/* A narrow terminal takes from the widest of the columns that may be cut, so that the last one can
+ * still be read. */
+static void narrows_on_a_terminal(void **state)
+{
+    static const struct table_column columns[] = {
+        {"ID", false, 0}, {"A", false, 30}, {"B", false, 20}, {"LAST", false, 0}};
+    struct table t = {.columns = columns, .n_columns = COUNT(columns)};
+    struct cli c = {.width = 40};
+    char *text = NULL;
+    size_t size = 0;
+
+    (void)state;
+    c.out = open_memstream(&text, &size);
+    table_add(&t, PAINT_NONE, STR("0123456789"));
+    table_add(&t, PAINT_NONE, STR("aaaaaaaaaaaaaaaaaaaaaaaaa"));
+    table_add(&t, PAINT_NONE, STR("bbbbbbbbbbb"));
+    table_add(&t, PAINT_NONE, STR("the last of them"));
+    table_print(&t, &c);
+    fclose(c.out);
+    CHECK_STR(str_make(text, size), STR("ID          A         B         LAST\n"
+                                        "0123456789  aaaaaaa…  bbbbbbb…  the las…\n"));
+    free(text);
+    table_free(&t);
+}
+
+static void keeps_values_in_their_column(void **state)
+{
+    struct cli c = {0};
+    char *text = NULL;
+    size_t size = 0;
+
+    (void)state;
+    c.out = open_memstream(&text, &size);
+    view_pair(&c, "message", STR("first\nstatus          granted"));
+    view_pair(&c, "absent", STR_NONE);
+    view_text(&c, 2, PAINT_NONE, STR("one\ntwo\x1b[m"));
+    c.width = 36;
+    view_pair(&c, "message", STR("a text that goes on and on"));
+    view_pair_json(&c, "json", STR("{\"a\": \"a text that goes on and on\"}"));
+    fclose(c.out);
+    CHECK_STR(str_make(text, size),
+              STR("message         first\n"
+                  "                status          granted\n"
+                  "  one\n"
+                  "  two\\x1b[m\n"
+                  "message         a text that goes on \n"
+                  "                and on\n"
+                  "json            {\"a\":\"a text that goes on and on\"}\n"));
+    free(text);
+}
+
 static void cuts_and_paints_on_a_terminal(void **state)
 {
     const struct str cells[] = {STR("a"), STR("1"), STR("a text that is too long")};
@@ -241,6 +324,23 @@ static void shows_errors_of_steps(void **state)
     arena_free(&a);
 }
 
+static void finds_the_approvals_that_are_waited_for(void **state)
+{
+    struct str waiting =
+        STR("[{\"kind\":\"approval\",\"id\":\"a\"},{\"kind\":\"agent\",\"id\":\"b\"},"
+            "{\"kind\":\"approval\",\"id\":\"c\"},{\"kind\":\"approval\"}]");
+    struct arena a = {0};
+    struct str ids[4];
+
+    (void)state;
+    assert_int_equal(waiting_approvals(waiting, ids, COUNT(ids), &a), 2);
+    CHECK_STR(ids[0], STR("a"));
+    CHECK_STR(ids[1], STR("c"));
+    assert_int_equal(waiting_approvals(waiting, ids, 1, &a), 1);
+    assert_int_equal(waiting_approvals(STR_NONE, ids, 1, &a), 0);
+    arena_free(&a);
+}
+
 static void says_what_is_waited_for(void **state)
 {
 #define UNTIL(clock) ",\"until\":\"2026-01-02T03:" clock "Z\""
@@ -260,6 +360,14 @@ static void says_what_is_waited_for(void **state)
          STR_INIT("its delivery (due in 3s)"), STR_INIT("waiting for the next delivery, in 3s")},
         {STR_INIT("[{\"kind\":\"dispatch\"}]"), STR_INIT("its delivery"),
          STR_INIT("waiting for the next delivery")},
+        {STR_INIT("[{\"kind\":\"approval\",\"id\":\"0199c2a4-7d10-7c4e-8abc-0123456789ab\"" UNTIL(
+             "19:05") "}]"),
+         STR_INIT("approval 0199c2a4-7d10-7c4e (expires in 15m00s)"),
+         STR_INIT("waiting for a person to decide on approval 0199c2a4-7d10-7c4e, which expires "
+                  "in 15m00s")},
+        {STR_INIT("[{\"kind\":\"rate_limit\"" UNTIL("04:08") "}]"),
+         STR_INIT("its rate limit (free in 3s)"),
+         STR_INIT("waiting for its rate limit, free in 3s")},
         {STR_INIT("[{\"kind\":\"comet\"},{\"kind\":\"dispatch\"}]"),
          STR_INIT("comet, its delivery"), STR_INIT("waiting for comet, and for the next delivery")},
     };
@@ -268,7 +376,7 @@ static void says_what_is_waited_for(void **state)
     int64_t now = 0;
 
     (void)state;
-    assert_true(when_parse(STR("2026-01-02T03:04:05Z"), &now));
+    assert_true(clock_parse_rfc3339(STR("2026-01-02T03:04:05Z"), &now));
     for (size_t i = 0; i < COUNT(cases); i++) {
         CHECK_STR(waiting_text(cases[i].waiting_on, now, &a), cases[i].text);
         CHECK_STR(waiting_advice(cases[i].waiting_on, now, &a), cases[i].advice);
@@ -283,12 +391,16 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(cleans),
         cmocka_unit_test(fits),
+        cmocka_unit_test(wraps),
+        cmocka_unit_test(walks_lines),
         cmocka_unit_test(puts_json_on_one_line),
-        cmocka_unit_test(reads_times),
         cmocka_unit_test(writes_times),
         cmocka_unit_test(aligns_columns),
+        cmocka_unit_test(narrows_on_a_terminal),
+        cmocka_unit_test(keeps_values_in_their_column),
         cmocka_unit_test(cuts_and_paints_on_a_terminal),
         cmocka_unit_test(shows_errors_of_steps),
+        cmocka_unit_test(finds_the_approvals_that_are_waited_for),
         cmocka_unit_test(says_what_is_waited_for),
     };
 

@@ -146,6 +146,82 @@ static void tells_events(void **state)
     event_log_free(&log);
 }
 
+/* ---- approvals and limits ---- */
+
+#define APPROVAL(n, rest) "\"approval_id\":\"0199c2a4-7d1" n "-7c4e-8abc-0123456789ab\"," rest
+#define ONE APPROVAL("0", "\"step_id\":\"a\"")
+#define TWO APPROVAL("1", "\"step_id\":\"b\"")
+#define EVENT(seq, type, payload)                                                                  \
+    "{\"event_seq\":" seq ",\"type\":\"" type "\"," AT("05") ",\"payload\":{" payload "}}"
+
+static const struct {
+    const char *event, *line;
+    size_t open; /* approvals that nobody has decided after it */
+} APPROVAL_EVENTS[] = {
+    {EVENT("1", "step.awaiting_approval", STEP("a") ",\"rule_id\":\"gate\""),
+     "step.awaiting_approval  tool_call search  by rule gate", 0},
+    {EVENT("2", "approval.requested", ONE),
+     "approval.requested      tool_call search  approval 0199c2a4-7d10-7c4e", 1},
+    {EVENT("3", "execution.blocked", "\"status\":\"blocked\""),
+     "execution.blocked       waits for a person", 1},
+    {EVENT("4", "approval.requested", TWO), "approval.requested      approval 0199c2a4-7d11-7c4e",
+     2},
+    {EVENT("5", "approval.granted", ONE ",\"decided_by\":\"ann\""),
+     "approval.granted        tool_call search  by ann", 1},
+    {EVENT("6", "step.allowed", STEP("a")), "step.allowed            tool_call search", 1},
+    {EVENT("7", "approval.denied",
+           TWO ",\"decided_by\":\"bob\",\"rationale\":\"no\\u001b[m\\nway\""),
+     "approval.denied         by bob: no\\x1b[m\\nway", 0},
+    {EVENT("8", "approval.expired", TWO), "approval.expired        nobody decided in time", 0},
+    {EVENT("9", "execution.resumed", "\"status\":\"running\""), "execution.resumed", 0},
+    {EVENT("10", "execution.blocked", "\"reason\":\"awaiting_steps\""),
+     "execution.blocked       waits for its subagents", 0},
+    {EVENT("11", "step.rate_limited",
+           STEP("c") ",\"rule_id\":\"slow\",\"until\":\"2026-01-02T03:05:00.5Z\""),
+     "step.rate_limited       tool_call search  waits until 03:05:00.500, by rule slow", 0},
+    {EVENT("12", "step.rate_limited", STEP("c") ",\"rule_id\":\"slow\""),
+     "step.rate_limited       tool_call search  refused, by rule slow", 0},
+    {EVENT("13", "execution.cancelled", "\"reason\":\"client_cancelled\""),
+     "execution.cancelled     client_cancelled", 0},
+    {EVENT("14", "approval.expired", ONE), "approval.expired        tool_call search", 0},
+};
+
+static size_t count_open(const struct event_log *log)
+{
+    size_t n = 0;
+
+    for (const struct event_approval *at = log->open; at != NULL; at = at->next)
+        n++;
+    return n;
+}
+
+static void tells_approvals_and_limits(void **state)
+{
+    struct event_log log = {0};
+
+    (void)state;
+    setenv("TZ", "UTC", 1);
+    tzset();
+    for (size_t i = 0; i < COUNT(APPROVAL_EVENTS); i++) {
+        struct cli c = {0};
+        struct arena a = {0};
+        struct event event;
+        char *text = NULL, want[256];
+        size_t size = 0;
+
+        c.out = open_memstream(&text, &size);
+        CHECKF(event_read(str_of(APPROVAL_EVENTS[i].event), &a, &event), "%zu", i);
+        event_print(&log, &event, &c);
+        fclose(c.out);
+        snprintf(want, sizeof want, "%4zu  03:04:05.000  %s\n", i + 1, APPROVAL_EVENTS[i].line);
+        CHECK_STR(str_make(text, size), str_of(want));
+        CHECKF(count_open(&log) == APPROVAL_EVENTS[i].open, "event %zu", i + 1);
+        free(text);
+        arena_free(&a);
+    }
+    event_log_free(&log);
+}
+
 static void keeps_the_output(void **state)
 {
     static const struct {
@@ -192,6 +268,7 @@ int main(void)
         cmocka_unit_test(reads_streams_cut_anywhere),
         cmocka_unit_test(stops_and_restarts),
         cmocka_unit_test(tells_events),
+        cmocka_unit_test(tells_approvals_and_limits),
         cmocka_unit_test(keeps_the_output),
         cmocka_unit_test(refuses_what_is_no_event),
     };

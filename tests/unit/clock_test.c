@@ -139,6 +139,71 @@ static void parses_durations(void **state)
     assert_false(duration_parse(STR_NONE, &us));
 }
 
+static void parses_rfc3339(void **state)
+{
+    static const struct {
+        struct str s;
+        bool good;
+        int64_t us;
+    } cases[] = {
+        {STR_INIT("1970-01-01T00:00:00Z"), true, 0},
+        {STR_INIT("2026-01-02T03:04:05.678901Z"), true, INT64_C(1767323045678901)},
+        {STR_INIT("2026-01-02t03:04:05.6789019999z"), true, INT64_C(1767323045678901)},
+        {STR_INIT("2026-01-02T05:04:05.678901+02:00"), true, INT64_C(1767323045678901)},
+        {STR_INIT("2026-01-01T21:34:05.678901-05:30"), true, INT64_C(1767323045678901)},
+        {STR_INIT("2000-02-29T00:00:00Z"), true, INT64_C(951782400000000)},
+        {STR_INIT("1969-12-31T23:59:59.5Z"), true, -500000},
+        {STR_INIT("2016-12-31T23:59:60Z"), true, INT64_C(1483228800000000)},
+        {STR_INIT("2100-02-29T00:00:00Z"), false, 0},
+        {STR_INIT("2026-13-01T00:00:00Z"), false, 0},
+        {STR_INIT("2026-00-01T00:00:00Z"), false, 0},
+        {STR_INIT("2026-04-31T00:00:00Z"), false, 0},
+        {STR_INIT("2026-04-00T00:00:00Z"), false, 0},
+        {STR_INIT("2026-01-02T24:00:00Z"), false, 0},
+        {STR_INIT("2026-01-02T00:60:00Z"), false, 0},
+        {STR_INIT("2026-01-02T00:00:61Z"), false, 0},
+        {STR_INIT("2026-01-02T00:00:00"), false, 0},
+        {STR_INIT("2026-01-02T00:00:00.Z"), false, 0},
+        {STR_INIT("2026-01-02T00:00:00+24:00"), false, 0},
+        {STR_INIT("2026-01-02T00:00:00+01:60"), false, 0},
+        {STR_INIT("2026-01-02T00:00:00+0100"), false, 0},
+        {STR_INIT("2026-01-02T00:00:00+01:00Z"), false, 0},
+        {STR_INIT("2026-01-02T00:00:00Z "), false, 0},
+        {STR_INIT("2026-01-02 00:00:00Z"), false, 0},
+        {STR_INIT("2026-1-2T00:00:00Z"), false, 0},
+        {STR_INIT("2026-01-02"), false, 0},
+        {STR_INIT("yesterday"), false, 0},
+        {STR_INIT(""), false, 0},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        int64_t us = 0;
+        CHECKF(clock_parse_rfc3339(cases[i].s, &us) == cases[i].good, "case %zu", i);
+        CHECKF(us == cases[i].us, "case %zu: %lld", i, (long long)us);
+    }
+}
+
+static void reads_what_it_writes(void **state)
+{
+    struct prng r;
+    struct buf b = {0};
+
+    (void)state;
+    prng_seed(&r, 3);
+    for (int i = 0; i < 100000; i++) {
+        int64_t us =
+                    (int64_t)prng_below(&r, UINT64_C(315569520000000000)) - /* ten thousand years */
+                    INT64_C(62167219200000000),
+                got;
+        buf_clear(&b);
+        clock_format_rfc3339(&b, us);
+        assert_true(clock_parse_rfc3339(buf_str(&b), &got));
+        CHECKF(got == us, "%lld", (long long)us);
+    }
+    buf_free(&b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -146,6 +211,8 @@ int main(void)
         cmocka_unit_test(formats_known_times),
         cmocka_unit_test(formats_like_the_c_library),
         cmocka_unit_test(parses_durations),
+        cmocka_unit_test(parses_rfc3339),
+        cmocka_unit_test(reads_what_it_writes),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

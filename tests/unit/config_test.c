@@ -69,6 +69,8 @@ static const char *sample(const struct setting *s, bool second)
         return second ? "[::1]:2" : "127.0.0.1:1";
     case SETTING_DB_URL:
         return second ? "postgres://h/d" : "sqlite:///first.db";
+    case SETTING_HTTP_URL:
+        return second ? "https://h/judge" : "http://127.0.0.1:9/";
     case SETTING_COUNT:
         return second ? "1000" : "999"; /* within all limits but max_body_bytes' */
     case SETTING_DURATION:
@@ -98,6 +100,7 @@ static void check_holds(const struct config *c, const struct setting *s, bool se
     case SETTING_SECRET:
     case SETTING_ADDRESS:
     case SETTING_DB_URL:
+    case SETTING_HTTP_URL:
         memcpy(&text, at, sizeof text);
         CHECKF(text != NULL && strcmp(text, sample(s, second)) == 0, "%s is %s", name, text);
         return;
@@ -134,7 +137,7 @@ static bool load_with(const struct setting *s, bool dev, const char *flag_value,
 
     if (!dev && s->kind != SETTING_DB_URL)
         args[n++] = "--db-url=sqlite:///x.db";
-    if (!dev && s->kind != SETTING_SECRET)
+    if (!dev && (s->kind != SETTING_SECRET || s->flag == NULL)) /* it is no token of the server's */
         args[n++] = "--bearer-token=t";
     if (flag_value != NULL) {
         snprintf(flag, sizeof flag, "--%s=%s", s->flag, flag_value);
@@ -232,6 +235,10 @@ static void server_defaults(void **state)
     assert_int_equal(c.kernel.dispatch_timeout_us, S(30));
     assert_int_equal(c.kernel.lease_timeout_us, S(120));
     assert_int_equal(c.kernel.deadline_timeout_us, 0);
+    assert_int_equal(c.kernel.approval_timeout_us, S(15 * 60));
+    assert_false(c.kernel.judge_configured);
+    assert_null(c.judge_url);
+    assert_null(c.judge_api_key);
 }
 
 static void dev_defaults(void **state)
@@ -344,6 +351,39 @@ static void special_values(void **state)
     CHECKF(strstr(e.message, "REBUNO_DISPATCH_TIMEOUT") != NULL, "%s", e.message);
 }
 
+static void judge_urls(void **state)
+{
+    static const struct {
+        const char *url;
+        bool ok;
+    } cases[] = {
+        {"http://localhost:9000/judge", true},
+        {"https://user:hunter2@judge.example/v1?x=y", true},
+        {"http://[::1]:9000", true},
+        {"localhost:9000", false},
+        {"ftp://judge.example/", false},
+        {"http://", false},
+        {"http:///hunter2", false},
+        {"http://:80/hunter2", false},
+        {"http://?hunter2", false},
+        {"http://judge.example/hunter2 x", false},
+        {"http://judge.example/hunter2\n", false},
+    };
+    struct config c;
+    struct err e;
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        setenv("REBUNO_JUDGE_URL", cases[i].url, 1);
+        CHECKF(LOAD(false, &c, &e, SERVER_ARGS) == cases[i].ok, "%s", cases[i].url);
+        if (cases[i].ok) {
+            assert_true(c.kernel.judge_configured);
+            continue;
+        }
+        CHECK_STR(str_of(e.message), STR("REBUNO_JUDGE_URL: expected an http:// or https:// URL"));
+    }
+}
+
 /* ---- secrets ---- */
 
 static void secrets_leave_the_arguments(void **state)
@@ -399,6 +439,7 @@ int main(void)
         cmocka_unit_test_setup(server_says_what_it_needs, clear_environment),
         cmocka_unit_test_setup(refused, clear_environment),
         cmocka_unit_test_setup(special_values, clear_environment),
+        cmocka_unit_test_setup(judge_urls, clear_environment),
         cmocka_unit_test_setup(secrets_leave_the_arguments, clear_environment),
         cmocka_unit_test_setup(token_from_a_file, clear_environment),
     };

@@ -100,6 +100,39 @@ static void stays_linear(void **state)
     free(text);
 }
 
+/* Neither the stack nor the clock runs out on them; whether RE2 takes them is its own affair. */
+static void bears_hostile_patterns(void **state)
+{
+    static const struct {
+        const char *head, *unit, *middle, *tail;
+        size_t times;
+    } cases[] = {
+        {"", "(", "a", ")", 100000},        {"", "(a", "", ")*", 900},
+        {"", "(a+)+", "", "", 20000},       {"", "a|", "a", "", 50000},
+        {"", "\\b", "a", "", 50000},        {"", "a*", "", "", 50000},
+        {"", "(a{0,1000})", "", "", 100},   {"", "[", "a", "]", 100000},
+        {"(?i)", "abcdefgh", "", "", 5000}, {"", "(?:", "a", "){30}", 50},
+    };
+    char why[64];
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        struct buf pattern = {0};
+
+        buf_add_z(&pattern, cases[i].head);
+        for (size_t j = 0; j < cases[i].times; j++)
+            buf_add_z(&pattern, cases[i].unit);
+        buf_add_z(&pattern, cases[i].middle);
+        for (size_t j = 0; j < cases[i].times; j++)
+            buf_add_z(&pattern, cases[i].tail);
+        struct regex *re = regex_new(pattern.p, pattern.n, why, sizeof why);
+        if (re != NULL)
+            (void)regex_found(re, "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa!", 34);
+        regex_free(re);
+        buf_free(&pattern);
+    }
+}
+
 static void size_grows_with_the_pattern(void **state)
 {
     struct regex *small = must_compile("^/tmp/"), *large = must_compile("([a-z]+,){50}x");
@@ -147,6 +180,7 @@ int main(void)
         cmocka_unit_test(finds_patterns),
         cmocka_unit_test(refuses_patterns),
         cmocka_unit_test(stays_linear),
+        cmocka_unit_test(bears_hostile_patterns),
         cmocka_unit_test(size_grows_with_the_pattern),
         cmocka_unit_test(threads_share_a_pattern),
     };

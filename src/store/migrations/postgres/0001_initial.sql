@@ -12,12 +12,14 @@ CREATE TABLE agents (
     secret BYTEA NOT NULL,
     previous_secret BYTEA,
     previous_secret_until BIGINT,
+    lease_timeout BIGINT,
+    registered_at BIGINT NOT NULL,
+    policy_hash BYTEA, -- sha256 of the bundle
+    -- What may be large and no rule looks at, behind all that is read for each step.
     policy_bundle BYTEA,
     description BYTEA,
     input_schema BYTEA,
-    output_schema BYTEA,
-    lease_timeout BIGINT,
-    registered_at BIGINT NOT NULL
+    output_schema BYTEA
 );
 
 -- The row of an execution is the lock of all that belongs to it.
@@ -34,8 +36,11 @@ CREATE TABLE executions (
     owner TEXT NOT NULL CHECK (owner IN ('none', 'working', 'ended')),
     owner_dispatch BYTEA,
     owner_attempt BIGINT NOT NULL,
+    owner_lease BIGINT NOT NULL,
+    tokens BIGINT NOT NULL, -- recorded on its steps
     lease_until BIGINT, -- the database's clock; in no index, so that a renewal stays on its page
     indeterminate BYTEA,
+    parked BYTEA,
     idempotency_key TEXT,
     created_by BYTEA,
     on_behalf_of BYTEA,
@@ -60,6 +65,7 @@ CREATE TABLE dispatches (
     attempt BIGINT NOT NULL,
     charged BIGINT NOT NULL,
     charged_since BIGINT,
+    spared BIGINT NOT NULL,
     due_at BIGINT NOT NULL,
     lease BIGINT NOT NULL,
     grace_until BIGINT,
@@ -120,6 +126,30 @@ CREATE TABLE submission_keys (
     step_id BYTEA NOT NULL,
     PRIMARY KEY (execution_key, request_key)
 );
+
+CREATE TABLE approvals (
+    key BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    id BYTEA NOT NULL UNIQUE,
+    execution_key BIGINT NOT NULL REFERENCES executions (key),
+    step_id BYTEA NOT NULL,
+    status TEXT NOT NULL CHECK (status IN ('pending', 'granted', 'denied', 'expired')),
+    approvers BYTEA, -- a JSON list of names
+    message BYTEA,
+    created_at BIGINT NOT NULL,
+    timeout_at BIGINT NOT NULL,
+    decided_at BIGINT,
+    decided_by BYTEA,
+    asserted_by BYTEA,
+    rationale BYTEA
+);
+CREATE INDEX approvals_by_status ON approvals (status, timeout_at, key);
+CREATE INDEX approvals_by_execution ON approvals (execution_key, status, timeout_at, key);
+
+-- Token buckets of rate limits. One that is full again says no more than one that is not here.
+CREATE TABLE buckets (
+    key BYTEA PRIMARY KEY,
+    full_at BIGINT
+) WITH (fillfactor = 50);
 
 -- Payloads over 2 KiB in parts of 256 KiB. Stored as they are: compressing them here would cost the writer more than the disk.
 CREATE TABLE blobs (

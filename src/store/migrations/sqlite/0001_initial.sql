@@ -7,12 +7,14 @@ CREATE TABLE agents (
     secret BLOB NOT NULL,
     previous_secret BLOB,
     previous_secret_until BIGINT,
+    lease_timeout BIGINT,
+    registered_at BIGINT NOT NULL,
+    policy_hash BLOB, -- sha256 of the bundle
+    -- What may be large and no rule looks at, behind all that is read for each step.
     policy_bundle BLOB,
     description BLOB,
     input_schema BLOB,
-    output_schema BLOB,
-    lease_timeout BIGINT,
-    registered_at BIGINT NOT NULL
+    output_schema BLOB
 );
 
 CREATE TABLE executions (
@@ -28,7 +30,10 @@ CREATE TABLE executions (
     owner TEXT NOT NULL CHECK (owner IN ('none', 'working', 'ended')),
     owner_dispatch BLOB,
     owner_attempt BIGINT NOT NULL,
+    owner_lease BIGINT NOT NULL,
+    tokens BIGINT NOT NULL, -- recorded on its steps
     indeterminate BLOB,
+    parked BLOB,
     idempotency_key TEXT,
     created_by BLOB,
     on_behalf_of BLOB,
@@ -53,6 +58,7 @@ CREATE TABLE dispatches (
     attempt BIGINT NOT NULL,
     charged BIGINT NOT NULL,
     charged_since BIGINT,
+    spared BIGINT NOT NULL,
     due_at BIGINT NOT NULL,
     lease BIGINT NOT NULL,
     grace_until BIGINT,
@@ -108,6 +114,30 @@ CREATE TABLE submissions (
     request_key BLOB,
     step_id BLOB -- with a request_key only
 );
+
+CREATE TABLE approvals (
+    key INTEGER PRIMARY KEY,
+    id BLOB NOT NULL UNIQUE,
+    execution_key BIGINT NOT NULL REFERENCES executions (key),
+    step_id BLOB NOT NULL,
+    status TEXT NOT NULL CHECK (status IN ('pending', 'granted', 'denied', 'expired')),
+    approvers BLOB, -- a JSON list of names
+    message BLOB,
+    created_at BIGINT NOT NULL,
+    timeout_at BIGINT NOT NULL,
+    decided_at BIGINT,
+    decided_by BLOB,
+    asserted_by BLOB,
+    rationale BLOB
+);
+CREATE INDEX approvals_by_status ON approvals (status, timeout_at, key);
+CREATE INDEX approvals_by_execution ON approvals (execution_key, status, timeout_at, key);
+
+-- Token buckets of rate limits. One that is full again says no more than one that is not here.
+CREATE TABLE buckets (
+    key BLOB PRIMARY KEY,
+    full_at BIGINT
+) WITHOUT ROWID;
 
 -- Payloads over 2 KiB in parts of 256 KiB, so that an update of the row that refers to one does not write it again.
 CREATE TABLE blobs (

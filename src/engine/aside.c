@@ -1,0 +1,263 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "engine/aside.h"
+
+#include "base/clock.h"
+#include "base/digest.h"
+#include "base/log.h"
+#include "engine/executor.h"
+
+#include <stdlib.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+enum { WORKERS_MAX = 4, NICENESS = 10 };
+/* After a failed read, doubled each time: the tries that a decision has must not pass in one
+ * moment. */
+static const int64_t RETRY_PAUSE_US = 10 * US_PER_MS;
+
+struct aside {
+    struct engine *engine; /* borrowed */
+    /* Compiled anew for what is evaluated here: a regex locks its states while it makes new ones,
+     * and no executor may wait for that. */
+    struct policy_cache *own;
+    pthread_t workers[WORKERS_MAX];
+    pthread_mutex_t lock; /* everything below */
+    pthread_cond_t cond;
+    struct queue_node *head, **tail;
+    unsigned n_workers, n_idle, n_queued;
+    bool stopping;
+};
+
+struct worker { /* the thread's own */
+    struct aside *aside;
+    struct engine *engine;
+    struct store_reader *reader; /* NULL while it is not needed */
+};
+
+/* ---- the work ---- */
+
+static void pause_us(int64_t us)
+{
+    struct timespec ts = {us / US_PER_S, us % US_PER_S * 1000};
+
+    nanosleep(&ts, NULL);
+}
+
+static void read_failed(struct worker *w, unsigned rounds, const struct err *e)
+{
+    static struct log_limit limit;
+
+    atomic_fetch_add(&w->engine->stats.worker_errors, 1);
+    if (log_allowed(&limit, 6))
+        log_event(LOG_WARN, "worker.failed", {"worker", STR("policy")},
+                  {"error", str_of(e->message)});
+    store_reader_close(w->reader);
+    w->reader = NULL;
+    pause_us(RETRY_PAUSE_US << (rounds < 7 ? rounds : 7));
+}
+
+static bool read_agent(struct worker *w, struct str id, struct arena *a, struct agent_view *out,
+                       bool *found, struct err *e)
+{
+    if (w->reader == NULL)
+        w->reader = store_reader_open(w->engine->store, e);
+    return w->reader != NULL && store_read_agent(w->reader, id, a, out, found, e);
+}
+
+/* Whether the bundle has changed since it was asked for is found out by the rule. */
+static void put_bundle(struct policy_cache *into, struct str agent_id, struct str bundle)
+{
+    struct err e;
+    struct policy *p = policy_compile(bundle, "", &e);
+    struct hash hash;
+
+    digest_sha256(&bundle, 1, hash.b);
+    if (p == NULL)
+        log_event(LOG_ERROR, "policy.unusable", {"agent_id", agent_id},
+                  {"error", str_of(e.message)});
+    policy_cache_put(into, &hash, p);
+    policy_unref(p);
+}
+
+/* The bundle that the decision asked for, referenced; compiled if it is not in the cache yet. NULL:
+ * it does not compile, or it could not be had. */
+static struct policy *bundle_of(struct worker *w, const struct command *cmd,
+                                struct policy_cache *cache)
+{
+    const struct hash *hash = &cmd->out.step.wanted.hash;
+    struct str id = cmd->in.submit.agent_id;
+    struct arena arena = {0};
+    struct agent_view agent;
+    struct err e;
+    bool known, found;
+    struct policy *p = policy_cache_get(cache, hash, &known);
+
+    if (known)
+        return p;
+    if (!read_agent(w, id, &arena, &agent, &found, &e))
+        read_failed(w, cmd->in.submit.found.rounds, &e);
+    else if (found && str_present(agent.policy_bundle))
+        put_bundle(cache, id, agent.policy_bundle);
+    arena_free(&arena);
+    return policy_cache_get(cache, hash, &known);
+}
+
+static void match(struct worker *w, struct command *cmd)
+{
+    const struct step_submission *in = &cmd->in.submit;
+    const struct policy_input input = {in->agent_id, in->kind, in->target, in->args};
+    struct policy_found *found = &cmd->in.submit.found;
+    struct policy_match match;
+    struct policy *p = bundle_of(w, cmd, w->aside->own);
+
+    if (p == NULL) /* the rule asks again */
+        return;
+    policy_evaluate(p, &input, &match);
+    found->matched = true;
+    found->judged = false;
+    found->hash = cmd->out.step.wanted.hash;
+    found->rule = match.rule;
+    policy_unref(p);
+}
+
+static void work(struct worker *w, struct command *cmd)
+{
+    switch (cmd->out.step.wanted.work) {
+    case POLICY_WORK_COMPILE:
+        policy_unref(bundle_of(w, cmd, w->engine->policies));
+        break;
+    case POLICY_WORK_MATCH:
+        match(w, cmd);
+        break;
+    case POLICY_WORK_NONE:
+    case POLICY_WORK_JUDGE:
+        ASSERT(cmd->out.step.wanted.work == POLICY_WORK_MATCH);
+    }
+    engine_submit(w->engine, cmd);
+}
+
+/* ---- the threads ---- */
+
+/* Under the lock. */
+static struct command *pop(struct aside *a)
+{
+    struct queue_node *node = a->head;
+
+    if (node == NULL)
+        return NULL;
+    a->head = node->next;
+    if (a->head == NULL)
+        a->tail = &a->head;
+    a->n_queued--;
+    return (struct command *)node;
+}
+
+/* NULL: it is time to end. An idle worker holds no connection to the database. */
+static struct command *take(struct aside *a, struct worker *w)
+{
+    struct command *cmd;
+
+    pthread_mutex_lock(&a->lock);
+    while ((cmd = pop(a)) == NULL && !a->stopping) {
+        if (w->reader != NULL) {
+            pthread_mutex_unlock(&a->lock);
+            store_reader_close(w->reader);
+            w->reader = NULL;
+            pthread_mutex_lock(&a->lock);
+            continue;
+        }
+        a->n_idle++;
+        pthread_cond_wait(&a->cond, &a->lock);
+        a->n_idle--;
+    }
+    pthread_mutex_unlock(&a->lock);
+    return cmd;
+}
+
+/* Niceness is a thread's own on Linux. Where it cannot be had only the order of things suffers. */
+static void step_back(void)
+{
+    id_t self = (id_t)gettid();
+
+    (void)pthread_setname_np(pthread_self(), "rebuno-aside");
+    (void)setpriority(PRIO_PROCESS, self, getpriority(PRIO_PROCESS, self) + NICENESS);
+}
+
+static void *worker_main(void *arg)
+{
+    struct aside *a = arg;
+    struct worker w = {.aside = a, .engine = a->engine};
+    struct command *cmd;
+
+    step_back();
+    while ((cmd = take(a, &w)) != NULL)
+        work(&w, cmd);
+    store_reader_close(w.reader);
+    return NULL;
+}
+
+/* Under the lock. False: there is nobody to do the work. */
+static bool staffed(struct aside *a)
+{
+    if (a->n_queued > a->n_idle && a->n_workers < WORKERS_MAX &&
+        pthread_create(&a->workers[a->n_workers], NULL, worker_main, a) == 0)
+        a->n_workers++;
+    return a->n_workers > 0;
+}
+
+void aside_push(struct aside *a, struct command *cmd)
+{
+    pthread_mutex_lock(&a->lock);
+    cmd->node.next = NULL;
+    *a->tail = &cmd->node;
+    a->tail = &cmd->node.next;
+    a->n_queued++;
+    if (staffed(a)) {
+        pthread_cond_signal(&a->cond);
+        cmd = NULL;
+    } else {
+        cmd = pop(a); /* no worker ever was, so it is the only one */
+    }
+    pthread_mutex_unlock(&a->lock);
+    if (cmd != NULL) /* after a few rounds of this the step is denied */
+        engine_submit(a->engine, cmd);
+}
+
+/* ---- life ---- */
+
+struct aside *aside_new(struct engine *en)
+{
+    struct aside *a = xzalloc(sizeof(*a));
+
+    a->engine = en;
+    a->own = policy_cache_new();
+    a->tail = &a->head;
+    pthread_mutex_init(&a->lock, NULL);
+    pthread_cond_init(&a->cond, NULL);
+    return a;
+}
+
+void aside_stop(struct aside *a)
+{
+    unsigned n;
+
+    pthread_mutex_lock(&a->lock);
+    ASSERT(a->head == NULL);
+    a->stopping = true;
+    n = a->n_workers;
+    a->n_workers = 0;
+    pthread_cond_broadcast(&a->cond);
+    pthread_mutex_unlock(&a->lock);
+    for (unsigned i = 0; i < n; i++)
+        pthread_join(a->workers[i], NULL);
+}
+
+void aside_free(struct aside *a)
+{
+    if (a == NULL)
+        return;
+    policy_cache_free(a->own);
+    pthread_cond_destroy(&a->cond);
+    pthread_mutex_destroy(&a->lock);
+    free(a);
+}
