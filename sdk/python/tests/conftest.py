@@ -4,13 +4,15 @@ import asyncio
 import itertools
 import json
 import re
-from collections.abc import AsyncIterator, Callable
+import signal
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
+from real_kernel import BIN, Process
 from scripted_kernel import DEADLINE, Call, ScriptedKernel
 
 from rebuno import Agent, Client
@@ -22,9 +24,9 @@ SECRET = "whsec"
 SHORT_S = 6.0  # pauses between retries are shorter, heartbeats here are longer
 
 
-def readme_blocks() -> list[str]:
-    """The programs of the README: the agent and the client."""
-    return re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
+def readme_blocks(language: str = "python") -> list[str]:
+    """The README's programs (the agent, the client, who decides) or its yaml (manifest, policy)."""
+    return re.findall(rf"```{language}\n(.*?)```", README.read_text(), re.DOTALL)
 
 
 async def until(condition: Callable[[], Any]) -> None:
@@ -164,3 +166,22 @@ async def bench() -> AsyncIterator[Bench]:
 @pytest.fixture
 def kernel(bench: Bench) -> ScriptedKernel:
     return bench.kernel
+
+
+@pytest.fixture(scope="session")
+def kernel_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A real kernel's URL; tests that ask for it are skipped where there is none."""
+    command = [BIN, "dev", "--memory", "--listen-addr", "127.0.0.1:0"]
+    folder = tmp_path_factory.mktemp("kernel")
+    # A short lease: the tests that kill an agent wait for it.
+    process = Process(command, folder, REBUNO_DISPATCH_LEASE_TIMEOUT="2s")
+    try:
+        yield process.url()
+    finally:
+        process.end(signal.SIGTERM)
+
+
+@pytest.fixture
+async def client(kernel_url: str) -> AsyncIterator[Client]:
+    async with Client(kernel_url) as client:
+        yield client

@@ -153,8 +153,8 @@ CALLS: list[tuple[Any, str, str, str, Any, Any, Any]] = [
         "/v0/approvals/p1",
         "",
         None,
-        {"id": "p1", "approvers": ["x"]},
-        lambda approval: approval.id == "p1",
+        {"id": "p1", "approvers": ["x"], "args": {"to": 1}, "target": "t", "created_at": "c"},
+        lambda approval: (approval.approvers, approval.args) == (["x"], {"to": 1}),
     ),
     (
         lambda client: client.grant_approval("p1"),

@@ -1,4 +1,6 @@
+import copy
 import json
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -256,6 +258,16 @@ def test_an_envelope_maps_by_code(code: str, status: int, kind: type[errors.APIE
     error = error_from(status, json.dumps({"code": code, "message": "m"}).encode())
     assert type(error) is kind
     assert (error.args[0], error.code, error.status_code) == ("m", code, status)
+
+
+@pytest.mark.parametrize("details", [None, "text", {"status": "granted", "decided_by": "alice"}])
+def test_the_details_of_an_envelope(details: Any) -> None:
+    envelope = {"code": "conflict", "message": "m", "details": details}
+    error = error_from(409, json.dumps(envelope).encode())
+    assert isinstance(error, errors.ConflictError)
+    for each in (error, pickle.loads(pickle.dumps(error)), copy.copy(error)):
+        assert each.details == (details if isinstance(details, dict) else {})
+        assert each.args == ("m", "conflict", 409)
 
 
 def test_an_envelope_of_control_flow() -> None:

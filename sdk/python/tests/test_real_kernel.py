@@ -1,125 +1,24 @@
 """Against the real kernel: the program named by REBUNO_BIN, started here on a free port."""
 
 import asyncio
-import os
-import re
 import signal
 import sys
-import threading
-import time
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator
 from pathlib import Path
-from subprocess import PIPE, STDOUT, Popen
-from typing import IO, Any
+from typing import Any
 
 import httpx2
 import pytest
-import uvicorn
 from conftest import readme_blocks
+from governed import set_policy
+from real_kernel import BIN, DEADLINE, SECRET, Process, register, serving, types_of, until
 
 import rebuno
-from rebuno import Agent, Client, Result, ToolError, execution, previous, step, tool
+from rebuno import Client, Result, ToolError, execution, previous, step, tool
 
-BIN = os.environ.get("REBUNO_BIN", "")
 pytestmark = pytest.mark.skipif(not BIN, reason="REBUNO_BIN names no kernel")
 
-SECRET = "real-secret"
-DEADLINE = 30.0
 EFFECTS = Path(__file__).parent / "agents" / "effects.py"
-URL = re.compile(r"http://[\w.\[\]:-]+:\d+")
-
-
-class Process:
-    """A child that says its URL; only this child is ever ended, by its own id."""
-
-    def __init__(self, command: list[str], cwd: Path, **env: str) -> None:
-        self.child = Popen(
-            command, cwd=cwd, env=os.environ | env, stdout=PIPE, stderr=STDOUT, text=True
-        )
-        self.output: list[str] = []
-        self._url: str | None = None
-        self._said = threading.Event()
-        assert self.child.stdout is not None
-        self._reader = threading.Thread(target=self._read, args=(self.child.stdout,))
-        self._reader.start()
-
-    def _read(self, lines: IO[str]) -> None:
-        with lines:
-            for line in lines:
-                self.output.append(line)
-                if self._url is None and (found := URL.search(line)):
-                    self._url = found[0]
-                    self._said.set()
-        self._said.set()
-
-    def url(self) -> str:
-        assert self._said.wait(DEADLINE), "no URL in time"
-        assert self._url is not None, "".join(self.output)
-        return self._url
-
-    def end(self, how: int) -> None:
-        if self.child.poll() is None:
-            self.child.send_signal(how)
-        self.child.wait(DEADLINE)
-        self._reader.join(DEADLINE)
-
-
-@pytest.fixture(scope="module")
-def kernel_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    command = [BIN, "dev", "--memory", "--listen-addr", "127.0.0.1:0"]
-    folder = tmp_path_factory.mktemp("kernel")
-    # A short lease: the tests that kill an agent wait for it.
-    process = Process(command, folder, REBUNO_DISPATCH_LEASE_TIMEOUT="2s")
-    try:
-        yield process.url()
-    finally:
-        process.end(signal.SIGTERM)
-
-
-@pytest.fixture
-async def client(kernel_url: str) -> AsyncIterator[Client]:
-    async with Client(kernel_url) as client:
-        yield client
-
-
-async def register(kernel_url: str, agent_id: str, url: str, **more: Any) -> None:
-    body = {"id": agent_id, "webhook_url": f"{url}/webhook", "secret": SECRET} | more
-    async with httpx2.AsyncClient() as http:
-        answer = await http.post(f"{kernel_url}/v0/agents", json=body)
-    assert answer.status_code == 201, answer.text
-
-
-@asynccontextmanager
-async def serving(
-    kernel_url: str, agent_id: str, process: Callable[..., Any], **options: Any
-) -> AsyncIterator[Agent]:
-    """An agent in this process, on a free port, registered."""
-    agent = Agent(agent_id, secret=SECRET, base_url=kernel_url, **options)
-    agent.bind(process)
-    server = uvicorn.Server(
-        uvicorn.Config(agent.app, host="127.0.0.1", port=0, log_level="warning", lifespan="on")
-    )
-    task = asyncio.create_task(server.serve())
-    await until(lambda: server.started)
-    port = server.servers[0].sockets[0].getsockname()[1]
-    await register(kernel_url, agent_id, f"http://127.0.0.1:{port}")
-    try:
-        yield agent
-    finally:
-        server.should_exit = True
-        await task
-
-
-async def until(condition: Callable[[], Any]) -> None:
-    deadline = time.monotonic() + DEADLINE
-    while not condition():
-        assert time.monotonic() < deadline, "did not happen in time"
-        await asyncio.sleep(0.005)
-
-
-async def types_of(client: Client, execution_id: str) -> list[str]:
-    return [event.type for event in await client.events(execution_id, limit=1000)]
 
 
 async def test_end_to_end(kernel_url: str, client: Client) -> None:
@@ -445,17 +344,40 @@ async def test_a_graceful_shutdown_lets_a_step_finish(effects: Effects, client: 
 
 
 async def test_the_programs_of_the_readme(kernel_url: str, tmp_path: Path) -> None:
-    agent, client = readme_blocks()
+    agent, client, decide = readme_blocks()
+    _, policy = readme_blocks("yaml")
     (tmp_path / "agent.py").write_text(agent.replace("port=5000", 'host="127.0.0.1", port=0'))
-    (tmp_path / "client.py").write_text(client)
     env = {"REBUNO_URL": kernel_url, "REBUNO_AGENT_SECRET": SECRET, "PYTHONUNBUFFERED": "1"}
+
+    def start(name: str, text: str) -> Process:
+        (tmp_path / name).write_text(text)
+        return Process([sys.executable, name], tmp_path, **env)
+
+    async def output(process: Process) -> str:
+        await asyncio.to_thread(process.child.wait, DEADLINE)
+        process.end(signal.SIGKILL)
+        return "".join(process.output)
+
     serving_it = Process([sys.executable, "agent.py"], tmp_path, **env)
     try:
         await register(kernel_url, "greeter", await asyncio.to_thread(serving_it.url))
-        asking = Process([sys.executable, "client.py"], tmp_path, **env)
-        await asyncio.to_thread(asking.child.wait, DEADLINE)
-        asking.end(signal.SIGKILL)
-        assert "".join(asking.output).startswith("completed {'ticket': '")
+        assert (await output(start("client.py", client))).startswith("completed {'ticket': '")
         assert any("Hello Ada, your ticket is " in line for line in serving_it.output)
+        await set_policy(kernel_url, "greeter", policy)
+        asking = start("client.py", client.replace("ada-1", "ada-2"))
+        async with Client(kernel_url) as watching:
+            await until_held(watching, "greeter")
+        assert sum("Hello Ada" in line for line in serving_it.output) == 1
+        asked = await output(start("decide.py", decide.replace('input("grant? [y/n] ")', '"y"')))
+        assert asked.startswith("greeter send_mail {")
+        assert "check the address" in asked
+        assert (await output(asking)).startswith("completed {'ticket': '")
+        assert sum("Hello Ada" in line for line in serving_it.output) == 2
     finally:
         serving_it.end(signal.SIGTERM)
+
+
+async def until_held(client: Client, agent_id: str) -> None:
+    async with asyncio.timeout(DEADLINE):
+        while all(one.agent_id != agent_id for one in await client.list_approvals()):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)

@@ -87,6 +87,12 @@ MODELS: list[tuple[type[BaseModel], dict[str, Any], dict[str, Any]]] = [
             "decided_by": "",
             "asserted_by": "",
             "rationale": "",
+            "agent_id": "",
+            "kind": "",
+            "target": "",
+            "args": None,
+            "approvers": [],
+            "timeout_at": "",
         },
     ),
 ]

@@ -15,6 +15,7 @@ from ._agent import Agent
 from ._client import Client
 from ._context import execution, previous
 from ._handler import Result
+from ._refusals import raise_for_refusal
 from ._tools import step, tool, wrap_tool
 from .errors import (
     APIError,
@@ -55,6 +56,7 @@ __all__ = [
     "execution",
     "failure_reason",
     "previous",
+    "raise_for_refusal",
     "step",
     "tool",
     "types",

@@ -21,6 +21,12 @@ _T = TypeVar("_T")
 
 # The step in whose body the code runs, "" outside of one.
 current_step: ContextVar[str] = ContextVar("rebuno_step", default="")
+# The tasks of the steps in whose bodies the code runs, from the outermost in.
+enclosing_steps: ContextVar[tuple[asyncio.Task[Any], ...]] = ContextVar(
+    "rebuno_enclosing_steps", default=()
+)
+
+_NEIGHBOURS_S = 60.0
 
 
 class Attempt:
@@ -32,11 +38,13 @@ class Attempt:
         self.suspension: Blocked | Terminated | None = None
         self.abandoned = False  # superseded or shut down: nothing is reported any more
         self.draining = False  # the agent is closing: nothing new is started
+        self.has_open_steps = False  # a body has ended without an outcome: its step is executing
         self._sealed = False  # suspended, and the handler has ended
         self._wire = wire
         self._loop = asyncio.get_running_loop()
         self._lock = threading.Lock()
         self._tasks: dict[asyncio.Task[Any], asyncio.AbstractEventLoop] = {}
+        self._held: set[asyncio.Task[Any]] = set()  # of `_tasks`: met a stop
         self._busy = 0
         self._open_model_calls: set[str] = set()
         self._changed = asyncio.Event()
@@ -115,6 +123,27 @@ class Attempt:
         """Returns when no step is in flight."""
         await self._until(lambda: self._busy == 0)
 
+    async def until_neighbours_end(self) -> None:
+        """Called by a step's task that met a stop: lets the steps beside it end first.
+
+        Only on a loop of the caller's own. Such a loop (`asyncio.run` in a sync handler) ends
+        with its main coroutine, and then cancels all that still runs on it, bodies too. A body
+        that waits for what the caller does after the stop would wait in vain, so not for ever.
+        """
+        loop, me = asyncio.get_running_loop(), asyncio.current_task()
+        if loop is self._loop or me is None:
+            return
+        apart = {me, *enclosing_steps.get()}
+        self._held.add(me)
+        deadline = loop.time() + _NEIGHBOURS_S
+        while (left_s := deadline - loop.time()) > 0:
+            with self._lock:
+                beside = {task for task, home in self._tasks.items() if home is loop}
+            beside -= self._held | apart
+            if not beside:
+                return
+            await asyncio.wait(beside, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+
     async def until_stopped(self) -> None:
         """Returns when the tasks of this loop have ended, after `abandon`."""
         with self._lock:
@@ -134,6 +163,7 @@ class Attempt:
     def _forget(self, task: asyncio.Task[Any]) -> None:
         with self._lock:
             self._tasks.pop(task, None)
+            self._held.discard(task)
 
     def _wake(self) -> None:
         with contextlib.suppress(RuntimeError):  # the owner's loop has closed

@@ -6,7 +6,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from . import _requests
-from ._attempt import Attempt, current_step
+from ._attempt import Attempt, current_step, enclosing_steps
 from ._calls import call
 from ._json import encode
 from ._protocol import read_field
@@ -184,6 +184,7 @@ def enter(context: ExecutionContext) -> None:
     """Makes `context` the one that the current task, and what it starts, runs in."""
     _current.set(context)
     current_step.set("")
+    enclosing_steps.set(())
 
 
 def current(who: str) -> ExecutionContext:

@@ -16,6 +16,7 @@ from ._steps import too_large
 from ._transport import BRIEF, LASTING, Wire
 from .errors import (
     APIError,
+    Blocked,
     LeaseSuperseded,
     NotFoundError,
     PolicyError,
@@ -71,7 +72,7 @@ class Dispatch:
         self.cancel()
         await asyncio.wait({self.task})
         await self._attempt.until_stopped()
-        if self._attempt.suspension is None:
+        if self._attempt.suspension is None or self._attempt.has_open_steps:
             await self._release()
 
     async def _run(self) -> None:
@@ -97,6 +98,8 @@ class Dispatch:
         report = await self._outcome(execution)
         if report is not None:
             await self._report(report)
+        elif self._attempt.has_open_steps:  # else the next delivery waits until the lease runs out
+            await self._release()
 
     async def _outcome(self, execution: Execution) -> Request | None:
         """Runs the handler; returns what to report, None if the kernel knows it already."""
@@ -139,6 +142,8 @@ class Dispatch:
         refusal = find_refusal(exc)
         if isinstance(refusal, PolicyError | RateLimited):
             return self._failure(failure_reason(refusal))
+        if isinstance(refusal, Blocked | Terminated):  # met, or told by another that met it
+            self._attempt.suspend(refusal)
         if refusal is not None:
             return None
         if not isinstance(exc, ToolError) and self._attempt.suspension is None:

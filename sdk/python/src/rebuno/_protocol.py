@@ -135,7 +135,10 @@ def error_from(status: int, body: bytes) -> errors.RebunoError:
         return errors.Terminated(message)
     if code == "policy_denied":
         return errors.PolicyError(message, str(envelope.get("rule_id") or ""))
-    return _CLASSES.get(code, errors.APIError)(message, code, status)
+    error = _CLASSES.get(code, errors.APIError)(message, code, status)
+    if isinstance(details := envelope.get("details"), dict):
+        error.details = details
+    return error
 
 
 def is_unavailable(error: errors.RebunoError) -> bool:

@@ -7,7 +7,6 @@ calls it has made JSON of the arguments.
 
 import asyncio
 import contextvars
-import copy
 import logging
 import uuid
 from collections.abc import Awaitable, Callable
@@ -16,10 +15,10 @@ from typing import Any
 import anyio
 
 from . import _requests
-from ._attempt import Attempt, current_step
+from ._attempt import Attempt, current_step, enclosing_steps
 from ._json import decode, encode
 from ._protocol import read
-from ._refusals import find_refusal
+from ._refusals import find_refusal, raise_as
 from ._requests import Captures, Outcome, StepCall
 from .errors import (
     APIError,
@@ -145,17 +144,28 @@ class _Step:
         self._body = body
         self._submitted = False
         self._cancelled = False
+        self._settled = False
         self._running: asyncio.Task[Any] | None = None
 
     async def run(self) -> Any:
         """The step's life. It runs in a task of its own, apart from the caller's."""
         await self._attempt.admit()
+        try:
+            return await self._live()
+        except Blocked:
+            await self._attempt.until_neighbours_end()
+            raise
+
+    async def _live(self) -> Any:
         with self._attempt.busy():
             self._submitted = True
             decision = await submit(self._attempt, self._call)
             if decision.decision == "replay":
                 return replayed(decision, self._call.target)
-            return await self._perform(decision)
+            try:
+                return await self._perform(decision)
+            finally:
+                self._attempt.has_open_steps |= not self._settled
 
     def interrupt(self, task: asyncio.Task[Any]) -> None:
         """The caller was cancelled: by its handler (a timeout, a neighbour that failed).
@@ -197,6 +207,8 @@ class _Step:
     async def _run_body(self, step_id: str) -> Any:
         context = contextvars.copy_context()
         context.run(current_step.set, step_id)
+        if (task := asyncio.current_task()) is not None:
+            context.run(enclosing_steps.set, (*enclosing_steps.get(), task))
 
         async def body() -> Any:
             try:
@@ -213,13 +225,10 @@ class _Step:
     def _pass_refusal(self, exc: Exception) -> None:
         """Raises a refusal met inside the body: the step stays executing, to be run again."""
         refusal = find_refusal(exc)
-        if refusal is None:
-            return
         if isinstance(refusal, Blocked | Terminated):
             self._attempt.suspend(refusal)
-        if refusal is exc:
-            raise exc
-        raise copy.copy(refusal) from exc
+        if refusal is not None:
+            raise_as(refusal, exc)
 
     def _log_failure(self, exc: Exception, step_id: str) -> None:
         """Logs why the step fails, but for the error of a step inside it, logged with that."""
@@ -241,6 +250,7 @@ class _Step:
             raise
         captured = await self._capture(decision)
         await settle(self._attempt, decision.step_id, Outcome(result=text, captured=captured))
+        self._settled = True
         return decode(text)
 
     async def _report_failure(self, decision: StepDecision, message: str) -> None:
@@ -249,6 +259,7 @@ class _Step:
         )
         try:
             await settle(self._attempt, decision.step_id, outcome)
+            self._settled = True
         except LeaseSuperseded:
             raise
         except RebunoError as exc:

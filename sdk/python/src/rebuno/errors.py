@@ -5,6 +5,9 @@ Each `args` holds all of a constructor's arguments, so errors survive pickle and
 """
 
 import re
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
 
 _TOKEN = re.compile(r"[a-z0-9_]+")
 
@@ -21,8 +24,11 @@ class APIError(RebunoError):
     """The kernel refused a request.
 
     `code` is the protocol's stable word for it, `status_code` the HTTP status; `args[0]` is the
-    kernel's message, and the text is `[code] message (HTTP status)`.
+    kernel's message, and the text is `[code] message (HTTP status)`. `details` holds what else
+    the kernel said, such as `status` and `decided_by` of an approval that is decided already.
     """
+
+    details: Mapping[str, Any] = MappingProxyType({})
 
     def __init__(self, message: str, code: str, status_code: int) -> None:
         super().__init__(message, code, status_code)

@@ -127,7 +127,13 @@ class Delta(BaseModel):
 
 
 class Approval(BaseModel):
-    """A pending or decided request for a person's decision about one step."""
+    """A person's decision that one step waits for, or has got.
+
+    `status` is pending, granted, denied or expired. `agent_id`, `kind`, `target` and `args` are
+    the step's: what would happen. `approvers`, if any, are the names that may decide;
+    `timeout_at` (RFC 3339) is when it expires. `decided_by` is the name that counts,
+    `asserted_by` the caller who stated it, if it was not their own.
+    """
 
     id: str
     step_id: str = ""
@@ -137,6 +143,12 @@ class Approval(BaseModel):
     decided_by: str = ""
     asserted_by: str = ""
     rationale: str = ""
+    agent_id: str = ""
+    kind: str = ""
+    target: str = ""
+    args: Any = None
+    approvers: list[str] = []
+    timeout_at: str = ""
 
 
 class Checkpoint(BaseModel):
