@@ -1,4 +1,7 @@
-"""The agent of script/demo: it ships an order in five steps. Each effect is one line in a file, so that it can be counted."""
+"""The agent of script/demo: it ships an order in five steps. Each effect is one line in a file, so that it can be counted.
+
+The second step charges a card, and policy.yaml has a person look at it first.
+"""
 
 import asyncio
 import os
@@ -34,6 +37,13 @@ async def charge_card(customer: str, cents: int) -> str:
 
 
 @tool
+async def release_stock(item: str, pieces: int) -> str:
+    happen(f"release_stock {item} x{pieces}")
+    await asyncio.sleep(0.3)
+    return f"{pieces} of {item} released"
+
+
+@tool
 async def print_label(address: str) -> str:
     happen(f"print_label {address}")
     await asyncio.sleep(0.3)
@@ -58,6 +68,8 @@ async def call(body, *args) -> str:
     """Runs a tool and says whether its result came from the record."""
     before = len(ran_here)
     result = await body(*args)
+    if result.startswith(f"{body.__name__} not allowed"):
+        return result
     if len(ran_here) == before:
         print(f"replayed {body.__name__} -> {result}", flush=True)
     else:
@@ -69,6 +81,10 @@ async def process(order: str, customer: str) -> dict:
     print(f"started attempt {execution().dispatch_attempt}", flush=True)
     await call(reserve_stock, order, 2)
     receipt = await call(charge_card, customer, 4200)
+    if receipt.startswith("charge_card not allowed"):  # what a model would read when a person has said no
+        print(receipt, flush=True)
+        await call(release_stock, order, 2)
+        return {"refused": receipt}
     label = await call(print_label, "1 Main Street")
     pickup = await call(book_courier, label)
     await call(send_mail, customer, f"your {order} is on its way: {pickup}, {receipt}")
