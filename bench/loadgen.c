@@ -6,14 +6,18 @@
  *   loadgen MODE --port N [--pid N] [--token T] [--option value …]
  *
  *   record    steps as fast as answers come; with --connections 1 it shows latency, with --rate N
- * it is paced replay    --steps a run, recorded, then the same submitted again under the next
- * attempt long      --steps in one run: the cost of each thousand dispatch  --count rounds: from
- * sending a create to the first byte of its webhook idle      --count connections that have had one
- * answer and wait: memory of each sse       --count readers of events over --executions: memory of
- * each
+ *             it is paced
+ *   replay    --steps a run, recorded, then the same submitted again under the next attempt
+ *   long      --steps in one run: the cost of each thousand
+ *   dispatch  --count rounds: from sending a create to the first byte of its webhook
+ *   idle      --count connections that have had one answer and wait: memory of each
+ *   sse       --count readers of events over --executions: memory of each
+ *   heavy     submissions with --bytes of arguments at --rate, for others to live beside
+ *   parked    --count executions whose first step waits for a person: memory of each
  *
  * --hello: the server is bench/hello.c, which needs no executions. --keys: an Idempotency-Key on
- * each submission.
+ * each submission. --agent NAME, --lease SECONDS: the agent that is registered; --bundle FILE: the
+ * policy that it is given.
  * --syncs FILE: where preload/sync_count.c counts for the server. */
 #include <getopt.h>
 #include <stdio.h>
@@ -27,7 +31,7 @@ static const struct {
 } MODES[] = {
     {"record", mode_record},     {"replay", mode_replay}, {"long", mode_long},
     {"dispatch", mode_dispatch}, {"memory", mode_memory}, {"idle", mode_idle},
-    {"sse", mode_sse},
+    {"sse", mode_sse},           {"heavy", mode_heavy},   {"parked", mode_parked},
 };
 
 enum option_id {
@@ -44,6 +48,10 @@ enum option_id {
     OPT_SYNCS,
     OPT_HELLO,
     OPT_KEYS,
+    OPT_AGENT,
+    OPT_LEASE,
+    OPT_BUNDLE,
+    OPT_BYTES,
 };
 
 static const struct option LONG[] = {
@@ -60,6 +68,10 @@ static const struct option LONG[] = {
     {"syncs", required_argument, NULL, OPT_SYNCS},
     {"hello", no_argument, NULL, OPT_HELLO},
     {"keys", no_argument, NULL, OPT_KEYS},
+    {"agent", required_argument, NULL, OPT_AGENT},
+    {"lease", required_argument, NULL, OPT_LEASE},
+    {"bundle", required_argument, NULL, OPT_BUNDLE},
+    {"bytes", required_argument, NULL, OPT_BYTES},
     {NULL, 0, NULL, 0},
 };
 
@@ -105,6 +117,18 @@ static void option_set(struct options *o, int id)
     case OPT_KEYS:
         o->keys = true;
         break;
+    case OPT_AGENT:
+        o->agent = optarg;
+        break;
+    case OPT_LEASE:
+        o->lease_s = strtol(optarg, NULL, 10);
+        break;
+    case OPT_BUNDLE:
+        o->bundle_path = optarg;
+        break;
+    case OPT_BYTES:
+        o->bytes = strtoul(optarg, NULL, 10);
+        break;
     default:
         die("see the top of bench/loadgen.c for what it takes");
     }
@@ -112,7 +136,14 @@ static void option_set(struct options *o, int id)
 
 int main(int argc, char **argv)
 {
-    struct options o = {.token = "", .connections = 64, .seconds = 5, .steps = 200, .count = 100};
+    struct options o = {.token = "",
+                        .agent = "bench",
+                        .connections = 64,
+                        .seconds = 5,
+                        .steps = 200,
+                        .count = 100,
+                        .bytes = 1 << 20,
+                        .lease_s = 3600};
     struct fleet fleet;
     struct buf out = {0};
     struct json_writer w = {.out = &out};

@@ -2,15 +2,17 @@
  * Connections, executions and their deliveries. */
 #include "lib/fleet.h"
 
+#include <errno.h>
 #include <stdio.h>
 
 #include "base/arena.h"
+#include "base/json.h"
 
 enum { PATIENCE_S = 30 };
 
-static const char AGENT[] = "{\"id\":\"" BENCH_AGENT "\",\"secret\":\"" BENCH_SECRET "\","
+static const char AGENT[] = "{\"id\":\"%s\",\"secret\":\"" BENCH_SECRET "\","
                             "\"webhook_url\":\"http://127.0.0.1:%u/webhook\","
-                            "\"lease_timeout_seconds\":3600}";
+                            "\"lease_timeout_seconds\":%lld}";
 
 void fleet_wait(struct fleet *f, const size_t *count, size_t n, const char *what)
 {
@@ -98,11 +100,45 @@ static void delivered(struct webhooks *w, const struct delivery *d)
 
 static void build_agent(struct fleet *f, struct buf *out, size_t i)
 {
-    char body[256];
-    int n = snprintf(body, sizeof body, AGENT, f->hooks.port);
+    char body[512];
+    int n =
+        snprintf(body, sizeof body, AGENT, f->opt.agent, f->hooks.port, (long long)f->opt.lease_s);
 
     (void)i;
+    if (n < 0 || (size_t)n >= sizeof body)
+        die("--agent is too long");
     request_bearer(f, out, "POST /v0/agents", str_make(body, (size_t)n));
+}
+
+static void read_file(const char *path, struct buf *out)
+{
+    char bytes[4096];
+    size_t n;
+    FILE *file = fopen(path, "re");
+
+    if (file == NULL)
+        die("%s: %s", path, strerror(errno));
+    while ((n = fread(bytes, 1, sizeof bytes, file)) > 0)
+        buf_add(out, str_make(bytes, n));
+    fclose(file);
+}
+
+static void build_policy(struct fleet *f, struct buf *out, size_t i)
+{
+    struct buf yaml = {0}, body = {0}, line = {0};
+    struct json_writer w = {.out = &body};
+
+    (void)i;
+    read_file(f->opt.bundle_path, &yaml);
+    jw_open(&w, '{');
+    jw_member_str(&w, "bundle", buf_str(&yaml));
+    jw_close(&w, '}');
+    buf_printf(&line, "POST /v0/policies/%s", f->opt.agent);
+    buf_add_byte(&line, '\0');
+    request_bearer(f, out, line.p, buf_str(&body));
+    buf_free(&yaml);
+    buf_free(&body);
+    buf_free(&line);
 }
 
 void fleet_init(struct fleet *f, const struct options *opt)
@@ -122,6 +158,9 @@ void fleet_init(struct fleet *f, const struct options *opt)
     if (!opt->hello)
         fleet_batch(
             &(struct batch){.fleet = f, .n = 1, .build = build_agent, .answered = ignore_answer});
+    if (opt->bundle_path != NULL)
+        fleet_batch(
+            &(struct batch){.fleet = f, .n = 1, .build = build_policy, .answered = ignore_answer});
 }
 
 static void fabricate_runs(struct fleet *f, size_t n)
@@ -140,9 +179,13 @@ static void fabricate_runs(struct fleet *f, size_t n)
 
 static void build_create(struct fleet *f, struct buf *out, size_t i)
 {
+    char body[512];
+    int n = snprintf(body, sizeof body,
+                     "{\"agent_id\":\"%s\",\"input\":{\"topic\":\"a run of the bench\"}}",
+                     f->opt.agent);
+
     (void)i;
-    request_bearer(f, out, "POST /v0/executions",
-                   STR("{\"agent_id\":\"bench\",\"input\":{\"topic\":\"a run of the bench\"}}"));
+    request_bearer(f, out, "POST /v0/executions", str_make(body, (size_t)n));
 }
 
 static void created(struct fleet *f, const struct answer *a)

@@ -12,13 +12,14 @@
 #include "lib/process.h"
 #include "lib/webhook.h"
 
-#define BENCH_AGENT "bench"
 #define BENCH_SECRET "bench-secret-0123456789abcdef"
 
 struct options {
     const char *mode;
     const char *token;
-    const char *syncs_path; /* NULL: syncs are not counted */
+    const char *syncs_path;  /* NULL: syncs are not counted */
+    const char *agent;       /* whose executions; registered with this process as its webhook */
+    const char *bundle_path; /* NULL: its policy is left as it is */
     uint16_t port;
     pid_t pid;  /* the server's; 0: its CPU is not measured */
     bool hello; /* bench/hello.c: no executions are made, any id will do */
@@ -26,9 +27,11 @@ struct options {
     size_t connections;
     size_t executions;
     double seconds, warmup_s;
-    int64_t steps; /* an execution's, where a mode goes by steps */
-    double rate;   /* records/s, where a mode is paced */
-    size_t count;  /* connections, readers or rounds of a mode that counts them */
+    int64_t steps;   /* an execution's, where a mode goes by steps */
+    double rate;     /* records/s, where a mode is paced */
+    size_t count;    /* connections, readers or rounds of a mode that counts them */
+    size_t bytes;    /* of arguments, where a mode sends large ones */
+    int64_t lease_s; /* the agent's */
 };
 
 struct run { /* one execution */

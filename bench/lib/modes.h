@@ -15,5 +15,8 @@ void mode_dispatch(struct fleet *f, struct json_writer *w);
 void mode_memory(struct fleet *f, struct json_writer *w);
 void mode_idle(struct fleet *f, struct json_writer *w);
 void mode_sse(struct fleet *f, struct json_writer *w);
+/* On policies: */
+void mode_heavy(struct fleet *f, struct json_writer *w);
+void mode_parked(struct fleet *f, struct json_writer *w);
 
 #endif

@@ -56,6 +56,21 @@ struct memory process_memory(pid_t pid)
     return m;
 }
 
+int64_t process_threads(pid_t pid)
+{
+    char line[256], path[64];
+    long n = 0;
+
+    snprintf(path, sizeof path, "/proc/%d/status", (int)pid);
+    FILE *f = fopen(path, "re");
+    if (f == NULL)
+        die("%s: %s", path, strerror(errno));
+    while (n == 0 && fgets(line, sizeof line, f) != NULL)
+        (void)sscanf(line, "Threads: %ld", &n);
+    fclose(f);
+    return n;
+}
+
 const struct sync_counts *sync_counts_map(const char *path)
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC);

@@ -20,6 +20,8 @@ struct memory { /* bytes, from smaps_rollup */
 };
 struct memory process_memory(pid_t pid); /* dies when it cannot be read */
 
+int64_t process_threads(pid_t pid); /* likewise */
+
 /* What preload/sync_count.c counts: in a file that both map. */
 struct sync_counts {
     int64_t data_syncs, data_sync_ns; /* fdatasync */

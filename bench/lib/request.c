@@ -6,7 +6,6 @@
 #include "domain/signature.h"
 #include "lib/fleet.h"
 
-static const struct str AGENT_ID = STR_INIT(BENCH_AGENT);
 static const struct str SECRET = STR_INIT(BENCH_SECRET);
 
 static void add_common(const struct fleet *f, struct buf *out, size_t length)
@@ -60,7 +59,7 @@ void request_agent(const struct fleet *f, struct buf *out, const struct agent_re
     };
     signature_request(SECRET, &sign, mac);
     buf_add(out, STR("\r\nRebuno-Agent-Id: "));
-    buf_add(out, AGENT_ID);
+    buf_add_z(out, f->opt.agent);
     buf_add(out, STR("\r\nRebuno-Timestamp: "));
     buf_add(out, sign.timestamp);
     buf_add(out, STR("\r\nRebuno-Dispatch-Id: "));

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from suite import bundles
 from suite.world import (
     BUILD,
     BenchError,
@@ -17,14 +18,17 @@ from suite.world import (
     World,
     free_port,
     loadgen,
+    loadgen_beside,
     postgres_cluster,
     run_json,
 )
 
 CONNECTIONS = 64
+FIRST_PARKED = 1000  # of mode_parked
 ROUNDS = ("hello", "disk", "kernel")  # interleaved: a machine has slow minutes
 SINGLES = (
-    "paced", "wal", "replay", "long", "dispatch", "rest", "idle", "sse", "start", "postgres",
+    "paced", "wal", "replay", "long", "dispatch", "rest", "idle", "sse", "start", "policy",
+    "beside", "parked", "postgres",
 )  # fmt: skip
 
 
@@ -47,12 +51,19 @@ class Plan:
     readers: int = 3000
     starts: int = 20
     postgres_s: float = 5.0
+    policy_pairs: int = 8
+    policy_s: float = 2.0
+    beside_rounds: int = 3
+    beside_s: float = 5.0
+    parked: int = 10_000
+    parked_lease_s: int = 25
 
 
 QUICK = Plan(
     rounds=1, record_s=2.0, warmup_s=0.5, latency_s=1.0, hello_s=1.0, fsync_s=1.0, paced_s=4.0,
     wal_s=4.0, replay_steps=100, long_steps=4000, dispatches=50, idle=2000, readers=2000, starts=5,
-    postgres_s=2.0,
+    postgres_s=2.0, policy_pairs=2, policy_s=1.0, beside_rounds=1, beside_s=2.0, parked=2000,
+    parked_lease_s=10,
 )  # fmt: skip
 
 
@@ -197,6 +208,76 @@ class Measurements:
                 [BUILD / "start", str(port), str(rounds), *command]
             )
         return figures
+
+    # Policies
+
+    def _bundle(self, name: str, text: str) -> Path:
+        path = self.world.new_name(name).with_suffix(".yaml")
+        path.write_text(text)
+        return path
+
+    def policy(self) -> list[Figures]:
+        """Pairs of runs on one kernel, of an agent without a bundle and of one with a hundred
+        rules. The order changes from pair to pair, so that what drifts cancels out."""
+        options: dict[str, dict[str, Any]] = {
+            "plain": {"agent": "plain"},
+            "ruled": {"agent": "ruled", "bundle": self._bundle("rules", bundles.hundred_rules())},
+        }
+        pairs = []
+        with self.world.kernel() as server:
+            for number in range(self.plan.policy_pairs):
+                order = ("plain", "ruled") if number % 2 == 0 else ("ruled", "plain")
+                pairs.append({
+                    name: self._record(server, self.plan.policy_s, **options[name])
+                    for name in order
+                })  # fmt: skip
+        return pairs
+
+    def beside(self) -> Figures:
+        """Others, who are decided by the same pathological bundle, at a modest rate: by themselves,
+        beside 1 MiB of arguments without a bundle, and beside the same under the bundle."""
+        bundle = self._bundle("slow", bundles.pathological())
+        heavy: dict[str, dict[str, Any] | None] = {
+            "quiet": None,
+            "arguments": {"agent": "heavy-plain"},
+            "pattern": {"agent": "heavy-ruled", "bundle": bundle},
+        }
+        figures: Figures = {name: [] for name in heavy}
+        with self.world.kernel() as server:
+            for _ in range(self.plan.beside_rounds):
+                for name, options in heavy.items():
+                    figures[name].append(self._others(server, bundle, options))
+        return figures
+
+    def _others(self, server: Server, bundle: Path, heavy: dict[str, Any] | None) -> Figures:
+        plan = self.plan
+
+        def others() -> Figures:
+            return loadgen(
+                server, "record", agent="others", bundle=bundle, connections=8, rate=250,
+                seconds=plan.beside_s, warmup=plan.warmup_s,
+            )  # fmt: skip
+
+        if heavy is None:
+            return others()
+        seconds = plan.beside_s + 2 * plan.warmup_s
+        with loadgen_beside(
+            server, "heavy", connections=2, rate=4, seconds=seconds, **heavy
+        ) as beside:
+            result = others()
+        result["heavy"] = beside.figures
+        return result
+
+    def parked(self) -> Figures:
+        """Executions that wait for a person; and as many more, when the term of the leases that
+        ended with the first has passed."""
+        plan = self.plan
+        with self.world.kernel() as server:
+            return loadgen(
+                server, "parked", agent="held", bundle=self._bundle("held", bundles.held()),
+                count=plan.parked, executions=FIRST_PARKED + plan.parked, lease=plan.parked_lease_s,
+                seconds=plan.parked_lease_s + 8, connections=16,
+            )  # fmt: skip
 
     # Postgres
 

@@ -1,5 +1,6 @@
 """What the figures are held against: one row for each promise, as a table and as JSON."""
 
+import statistics
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -150,6 +151,45 @@ def _wal(m: Measurements) -> Outcome:
     return Outcome(text, mib, _cpu(f))
 
 
+def _policy(m: Measurements) -> Outcome:
+    """A step is a submit and a complete."""
+    cpu = "server_cpu_us_per_record"
+    pairs = [(2 * p["plain"][cpu], 2 * p["ruled"][cpu]) for p in m.figures["policy"]]
+    added = sorted(ruled - plain for plain, ruled in pairs)
+    if not added:
+        raise BenchError("nothing was measured")
+    plain, ruled = (statistics.median(side) for side in zip(*pairs, strict=True))
+    text = f"{plain:.1f} to {ruled:.1f} us; pairs {added[0]:+.1f} to {added[-1]:+.1f}"
+    return Outcome(text, statistics.median(added), f"{ruled:.0f} us")
+
+
+def _beside(m: Measurements) -> Outcome:
+    """Held against the bound is what comes of the arguments and of the pattern together."""
+    p99 = {
+        name: median_of(m.figures["beside"][name], "record_us", "p99") / 1000
+        for name in ("quiet", "arguments", "pattern")
+    }
+    took = median_of(m.figures["beside"]["pattern"], "heavy", "submit_us", "p50") / 1000
+    text = (
+        f"p99 {p99['quiet']:.1f} ms; beside them {p99['arguments']:.1f},"
+        f" with the pattern {p99['pattern']:.1f} ({took:.0f} ms each)"
+    )
+    return Outcome(text, max(0.0, p99["pattern"] - p99["quiet"]))
+
+
+def _parked(m: Measurements) -> Outcome:
+    figures = m.figures["parked"]
+    each = figures["private_bytes_each"] / KIB
+    more = figures["private_bytes_each_more"] / KIB
+    text = f"{each:.2f} KiB ({figures['count']:,} of them), as many again later {more:.2f}"
+    return Outcome(text, max(each, more))
+
+
+def _parked_threads(m: Measurements) -> Outcome:
+    before, after = (m.figures["parked"][f"threads_{when}"] for when in ("before", "after"))
+    return Outcome(f"{before} to {after}", after - before)
+
+
 PROMISES = [
     Promise("step records/s, SQLite FULL, 64 connections", _crowd, "H", 0.15, 0.30, True),
     Promise("records per sync, 64 connections", _per_sync, "", 12, 24, True),
@@ -165,6 +205,10 @@ PROMISES = [
     Promise("memory at rest, private", _rest("private_dirty"), "MiB", 6, 3),
     Promise("memory at rest, resident", _rest("resident"), "MiB", 18, 14),
     Promise("start to first answer", _start, "ms", 60, 30),
+    Promise("100 rules, 10 regexes: added CPU a step", _policy, "us", 5, 2),
+    Promise("others beside 1 MiB and slow patterns: added p99", _beside, "ms", 5, None),
+    Promise("memory of a parked execution", _parked, "KiB", 2, None),
+    Promise("threads that parked executions add", _parked_threads, "", 0, None),
     Promise("Postgres, 64 connections, to pgbench", _postgres, "x", 1.0, 2.5, True),
     Promise("WAL file under a steady writer", _wal, "MiB", 64, None),
 ]

@@ -67,17 +67,30 @@ def free_port() -> int:
 
 def run_json(command: Sequence[str | Path]) -> Figures:
     """A measuring program prints one JSON object, or fails with a message."""
+    with _start(command) as process:
+        return _figures_of(process)
+
+
+def _start(command: Sequence[str | Path]) -> "subprocess.Popen[str]":
     words = [str(word) for word in command]
+    return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def _figures_of(process: "subprocess.Popen[str]") -> Figures:
+    words = process.args
+    assert isinstance(words, list)
+    name = f"{Path(words[0]).name} {words[1]}"
     try:
-        done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=RUN_S)
+        out, errors = process.communicate(timeout=RUN_S)
     except subprocess.TimeoutExpired:
-        raise BenchError(f"{Path(words[0]).name} {words[1]}: no end in {RUN_S:.0f} s") from None
-    if done.returncode != 0:
-        lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
-        raise BenchError(f"{Path(words[0]).name} {words[1]}: {lines[-1][:300]}")
-    if done.stderr:
-        print(done.stderr.strip()[:1000], file=sys.stderr)
-    figures: Figures = json.loads(done.stdout)
+        process.kill()
+        raise BenchError(f"{name}: no end in {RUN_S:.0f} s") from None
+    if process.returncode != 0:
+        lines = errors.strip().splitlines() or [f"exit code {process.returncode}"]
+        raise BenchError(f"{name}: {lines[-1][:300]}")
+    if errors:
+        print(errors.strip()[:1000], file=sys.stderr)
+    figures: Figures = json.loads(out)
     return figures
 
 
@@ -136,6 +149,13 @@ class World:
         server = Server(process, port, log)
         try:
             yield server
+        except BenchError as error:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                code = process.wait(1)  # what was measured may have failed because of it
+                raise BenchError(
+                    f"{error}; the server ended with {code}: {server.log_tail()}"
+                ) from None
+            raise
         finally:
             server.stop()
 
@@ -167,14 +187,36 @@ def _wait(server: Server, answers: Callable[[Server], bool]) -> None:
         time.sleep(0.01)
 
 
-def loadgen(server: Server, mode: str, **options: Any) -> Figures:
-    """`connections=64` is `--connections 64`; True is a flag."""
+def _loadgen_command(server: Server, mode: str, options: dict[str, Any]) -> list[str | Path]:
     command: list[str | Path] = [BUILD / "loadgen", mode, *server.options()]
     if server.syncs is not None:
         command += ["--syncs", server.syncs]
     for name, value in options.items():
         command += [f"--{name}"] if value is True else [f"--{name}", str(value)]
-    return run_json(command)
+    return command
+
+
+def loadgen(server: Server, mode: str, **options: Any) -> Figures:
+    """`connections=64` is `--connections 64`; True is a flag."""
+    return run_json(_loadgen_command(server, mode, options))
+
+
+@dataclass
+class Beside:
+    """A generator that runs while another one is measured; its figures are there afterwards."""
+
+    figures: Figures
+
+
+@contextlib.contextmanager
+def loadgen_beside(server: Server, mode: str, **options: Any) -> Iterator[Beside]:
+    beside = Beside({})
+    with _start(_loadgen_command(server, mode, options)) as process:
+        try:
+            yield beside
+            beside.figures = _figures_of(process)
+        finally:
+            process.kill()
 
 
 class FileWatch:

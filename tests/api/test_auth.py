@@ -29,6 +29,12 @@ CLIENT_ROUTES = [
     ("GET", "/v0/agents"),
     ("GET", "/v0/agents/x"),
     ("DELETE", "/v0/agents/x"),
+    ("POST", "/v0/policies/x"),
+    ("POST", "/v0/policies/x/test"),
+    ("GET", "/v0/approvals"),
+    ("GET", f"/v0/approvals/{UNKNOWN}"),
+    ("POST", f"/v0/approvals/{UNKNOWN}/grant"),
+    ("POST", f"/v0/approvals/{UNKNOWN}/deny"),
 ]
 AGENT_ROUTES = [
     ("PUT", "/v0/agents/x/metadata"),

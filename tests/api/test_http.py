@@ -16,7 +16,12 @@ UNKNOWN = "01920000-0000-7000-8000-000000000000"
 
 
 def concrete(path: str) -> str:
-    values = {"execution_id": UNKNOWN, "step_id": "0" * 64, "agent_id": "x"}
+    values = {
+        "execution_id": UNKNOWN,
+        "step_id": "0" * 64,
+        "agent_id": "x",
+        "approval_id": UNKNOWN,
+    }
     return re.sub(r"\{(\w+)\}", lambda found: values[found.group(1)], path)
 
 

@@ -231,7 +231,9 @@ class TestBodySize:
         for operation in API.operations:
             if operation.body is None:
                 continue
-            target = operation.path.format(execution_id=unknown, step_id="0" * 64, agent_id="x")
+            target = operation.path.format(
+                execution_id=unknown, step_id="0" * 64, agent_id="x", approval_id=unknown
+            )
             head = f"{operation.method} {target} HTTP/1.1\r\nHost: x\r\nContent-Length: {BODY + 1}"
             with RawConnection(kernel.port) as connection:
                 connection.send(head.encode() + b"\r\n\r\n")

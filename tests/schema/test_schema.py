@@ -21,7 +21,7 @@ from schemathesis.checks import CHECKS, load_all_checks
 from schemathesis.core.parameters import ParameterLocation
 
 from conftest import Database, cancel_all
-from harness import API, Attempt, BearerClient, FakeAgent, Kernel
+from harness import API, Attempt, BearerClient, FakeAgent, Kernel, bundle, rule
 from harness.kernel import TOKEN
 from harness.openapi import DOCUMENT
 
@@ -33,6 +33,8 @@ UNKNOWN_HEADER = "x-schemathesis-unknown-property"
 DISPATCH_HEADERS = {"Rebuno-Dispatch-Id", "Rebuno-Dispatch-Attempt"}
 ENDS_RUN = {"cancelExecution", "completeExecution", "failExecution", "releaseAttempt"}
 ENDS_STEP = {"completeStep", "failStep"}
+DECIDES = {"grantApproval", "denyApproval"}
+POLICY = bundle(rule("gate", "require_approval", {"target": "gated"}), default="allow")
 
 schema = schemathesis.openapi.from_path(DOCUMENT)
 schema.config.generation.update(
@@ -78,7 +80,8 @@ def _text(header: str | bytes) -> str:
 
 
 class World:
-    """One agent with a run that ended and a run that goes on; after that one comes another."""
+    """One agent with a run that ended, a run that goes on and a run that waits for a person; after
+    each of the latter comes another."""
 
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
@@ -86,16 +89,25 @@ class World:
         self.agent = FakeAgent(kernel.url)
         registration = self.agent.registration(lease_timeout_seconds=LEASE_S)
         self.client.post("/v0/agents", registration).expect(201)
+        self.client.set_policy(self.agent.id, POLICY)
         self.begin()
         self.attempt.complete_step(self.step, {"n": 1}).expect(200)
         self.attempt.complete("done", state={"n": 1}).expect(204)
         self.ended, self.ended_step = self.attempt, self.step
         self.begin()
+        self.wait_for_a_person()
+        self.decided = self.approval
+        self.client.deny(self.decided).expect(204)
+        self.wait_for_a_person()
 
     def begin(self) -> None:
         created = self.client.create(self.agent.id, input={"n": 1})
         self.attempt: Attempt = self.agent.take_attempt(created["id"])
         self.step = self.attempt.proceed("look_up", {"name": "Ada"})
+
+    def wait_for_a_person(self) -> None:
+        created = self.client.create(self.agent.id)
+        self.approval = self.agent.take_attempt(created["id"]).hold("gated", {"name": "Ada"})
 
     def after(self, case: AnyCase, answer: Response) -> None:
         operation = operation_of(case)
@@ -105,6 +117,8 @@ class World:
             self.begin()
         elif operation in ENDS_STEP:
             self.step = self.attempt.proceed("look_up", {"name": "Ada"})
+        elif operation in DECIDES:
+            self.wait_for_a_person()
 
     def close(self) -> None:
         cancel_all(self.client, self.agent.id)
@@ -126,6 +140,7 @@ class World:
             self._settle_headers(case, choice)
         if not meta.is_negative_at(ParameterLocation.BODY) and isinstance(case.body, dict):
             self._settle_body(case.body, choice)
+            self._settle_policy(case.body, choice)
         if operation_of(case) == "listEvents":
             _shorten_wait(case)
 
@@ -138,6 +153,16 @@ class World:
             if isinstance(body.get(name), float):
                 body[name] = int(body[name])
 
+    def _settle_policy(self, body: dict[str, Any], choice: int) -> None:
+        if isinstance(body.get("bundle"), str):  # what compiles says no schema
+            body["bundle"] = POLICY
+        if body.get("execution_id") is not None:
+            body["execution_id"] = self.ended.id if choice else body["execution_id"]
+            body.pop("executions", None)
+        executions = body.get("executions")
+        if isinstance(executions, dict) and isinstance(executions.get("limit"), float):
+            executions["limit"] = int(executions["limit"])
+
     def _settle_path(self, case: AnyCase, choice: int) -> None:
         path = case.path_parameters
         ended = choice == 1 or is_stream(case)
@@ -148,6 +173,8 @@ class World:
             path["step_id"] = self.ended_step if ended else self.step
         if "agent_id" in path and choice:
             path["agent_id"] = self.agent.id
+        if "approval_id" in path and choice:
+            path["approval_id"] = self.decided if choice == 1 else self.approval
 
     def _settle_headers(self, case: AnyCase, choice: int) -> None:
         if operation_of(case) == "publishDelta" and len(DISPATCH_HEADERS & set(case.headers)) == 1:

@@ -4,7 +4,7 @@ import json
 import os
 import signal
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,32 +15,12 @@ from harness.kernel import BINARY, TOKEN
 
 NewKernel = Callable[..., Kernel]
 NewAgent = Callable[..., FakeAgent]
+Follow = Callable[..., Following]
 SHORT = 18
-
-
-@pytest.fixture
-def cli(kernel: Kernel, tmp_path: Path) -> Cli:
-    return Cli(kernel, tmp_path)
 
 
 def rows(text: str) -> list[list[str]]:
     return [line.split() for line in text.splitlines()]
-
-
-Follow = Callable[..., Following]
-
-
-@pytest.fixture
-def follow() -> Iterator[Follow]:
-    made: list[Following] = []
-
-    def start(cli: Cli, *words: str) -> Following:
-        made.append(Following(cli.spawn(*words)))
-        return made[-1]
-
-    yield start
-    for following in made:
-        following.close()
 
 
 MANIFEST = """\
@@ -406,4 +386,4 @@ class TestKernelCommands:
         (cli.folder / "a.yaml").write_text("agents:\n  - id: a\n    policy_file: p\n")
         done = cli.run("dev", "--memory", "--listen-addr", "127.0.0.1:0", "--config", "a.yaml")
         assert done.returncode == 1
-        assert b"a.yaml:3:5" in done.stderr and b"not available in this version" in done.stderr
+        assert b'a.yaml:3:18: agent "a": policy_file: cannot read p: ' in done.stderr

@@ -223,6 +223,68 @@ class TestPrefix:
         assert bool(server.requests) == (given == "01933d2a-")
 
 
+class TestApprovals:
+    def test_who_may_decide_need_not_read(self, serve: Serve) -> None:
+        no = as_json({"code": "forbidden", "message": "the key has no scope for that"}, 403)
+        server = serve((204, "text/plain", ""), no)
+        done = server.run("approval", "grant", ID, "--by", "é", "--reason", 'x"')
+        assert (done.returncode, done.stdout, done.stderr) == (0, f"granted {ID[:18]}\n", "")
+        line, _, body = server.requests[0]
+        assert line == f"POST /v0/approvals/{ID}/grant"
+        assert json.loads(body) == {"decided_by": "é", "rationale": 'x"'}
+        server = serve((204, "text/plain", ""), no)
+        done = server.run("approval", "deny", ID, "--json", USER="")
+        assert json.loads(done.stdout) == {"id": ID, "status": "denied"}
+        assert server.requests[0][2] == b"{}"
+
+    @pytest.mark.parametrize(
+        ("details", "message"),
+        [
+            ({"status": "granted", "decided_by": "b\x1b[1m"}, "already granted by b\\x1b[1m"),
+            ({"status": "expired"}, "already expired"),
+            ({}, "too late (conflict)"),
+            (None, "too late (conflict)"),
+        ],
+    )
+    def test_what_won_is_said(
+        self, serve: Serve, details: dict[str, str] | None, message: str
+    ) -> None:
+        envelope = {"code": "conflict", "message": "too late"}
+        full = envelope if details is None else {**envelope, "details": details}
+        done = serve(as_json(full, 409)).run("approval", "deny", ID)
+        assert (done.returncode, done.stderr) == (1, f"error: {message}\n")
+
+    def test_found_in_every_state(self, serve: Serve) -> None:
+        server = serve(as_json([{"id": ID, "status": "expired"}]), as_json({"id": ID}))
+        assert server.run("approval", "get", ID[:9]).returncode == 0
+        assert server.requests[0][0] == f"GET /v0/approvals?status=&prefix={ID[:9]}&limit=11"
+
+    def test_lists(self, serve: Serve) -> None:
+        server = serve(as_json([]))
+        for words, query in (
+            ([], "limit=51"),
+            (["--limit", "1000"], "limit=1000"),
+            (["--status", "all", "--json"], "limit=50&status="),
+            (["--status", "granted"], "limit=51&status=granted"),
+        ):
+            assert server.run("approval", "ls", *words).returncode == 0
+            assert server.requests[-1][0] == f"GET /v0/approvals?{query}"
+        assert "is no list" in serve(as_json({})).run("approval", "ls").stderr
+
+    @pytest.mark.parametrize("status", [404, 500])
+    def test_a_watch_that_may_not_see_it(self, serve: Serve, status: int) -> None:
+        """It goes on all the same, and names the command that shows it where that may help."""
+        asks = event(2, "approval.requested", approval_id=ID, status="pending")
+        server = serve(
+            stream(event(1, "execution.created"), asks),
+            as_json({"code": "x", "message": "y"}, status),
+            stream(COMPLETED),
+        )
+        done = server.run("exec", "watch", OTHER)
+        assert (done.returncode, server.requests[1][0]) == (0, f"GET /v0/approvals/{ID}")
+        assert (f"rebuno approval get {ID[:18]}" in done.stderr) == (status == 404)
+
+
 class TestReconnect:
     def test_goes_on_behind_the_last_event(self, serve: Serve) -> None:
         busy = as_json({"code": "unavailable", "message": "starting"}, 503)

@@ -1,0 +1,260 @@
+"""The kernel dies, or its disk fails, at every named point of src/base/fault.h.
+
+Guarantees 1 to 7 of ARCHITECTURE.md: what was acknowledged or seen is there after the restart, a
+recorded effect happens once, results are the same, and the log has no gap. The points stand in
+tests/harness/faults.py.
+"""
+
+import os
+import random
+import re
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from harness import Deadline, FakeAgent, Kernel, eventually
+from harness.faults import FAULT_BINARY, POINTS, Point
+from harness.kernel import BINARY, REPOSITORY
+from harness.worker import Worker, expected, persistent
+
+NewKernel = Callable[..., Kernel]
+NewAgent = Callable[..., FakeAgent]
+MORE = int(os.environ.get("REBUNO_TEST_FAULTS", "0"))  # passings at random, beside the table's
+USE = re.compile(r'\bFAULT(_FAILS)?\(\s*"([^"]+)"')
+DIES_S = 60.0
+ENDS_S = 60.0
+
+
+class TestPoints:
+    def test_each_is_in_the_table(self) -> None:
+        """And has a name of its own."""
+        used = [
+            (name, bool(fails))
+            for file in sorted((REPOSITORY / "src").glob("*/*.c"))
+            for fails, name in USE.findall(file.read_text())
+        ]
+        assert sorted(used) == sorted((point.name, point.fails) for point in POINTS)
+        assert len(set(used)) == len(used)
+
+    def test_a_release_has_none(self) -> None:
+        assert b"REBUNO_FAULT" not in BINARY.read_bytes()
+        assert b"REBUNO_FAULT" in FAULT_BINARY.read_bytes(), "make FAULT=1"
+
+
+class Runs:
+    """Clients that create, cancel and read executions, and agents that work them off, whatever
+    becomes of the kernel meanwhile; and in the end the questions whether all is well.
+    """
+
+    STEPS = 7
+    OPEN_MAX = 6
+    AT_LEAST = 15
+
+    def __init__(self, kernel: Kernel, agent: FakeAgent, *, padding: int = 0) -> None:
+        self.kernel, self.agent = kernel, agent
+        self.client = kernel.client()
+        self.worker = Worker(agent, steps=self.STEPS, padding=padding, releases=True)
+        self.created: dict[str, str] = {}  # idempotency key → id
+        self.cancelled: set[str] = set()  # acknowledged
+        self.seen: dict[str, list[dict[str, Any]]] = {}  # events that a reader was given
+        self._over: set[str] = set()
+        self._enough = threading.Event()
+
+    # What goes on
+
+    @contextmanager
+    def going_on(self) -> Iterator[None]:
+        """Until the end of the block executions are created; then the last ones end."""
+        failures: list[BaseException] = []
+
+        def safely(work: Callable[..., None], *args: Any) -> None:
+            try:
+                work(*args)
+            except BaseException as error:
+                failures.append(error)
+
+        creating = threading.Thread(target=safely, args=(self._create,), daemon=True)
+        looking = threading.Thread(target=safely, args=(self._look, creating), daemon=True)
+        creating.start()
+        looking.start()
+        try:
+            yield
+        finally:
+            self._enough.set()
+            looking.join(ENDS_S)
+        assert not failures, failures
+        assert not looking.is_alive(), self._open()
+
+    def _create(self) -> None:
+        while not self._enough.is_set():
+            if len(self.created) - len(self._over) >= self.OPEN_MAX:
+                self._enough.wait(0.01)
+                continue
+            self._create_one(f"run-{len(self.created)}")
+            if len(self.created) % 5 == 0:
+                self._cancel(self.created[f"run-{len(self.created) - 3}"])
+
+    def _create_one(self, key: str) -> None:
+        body = {"agent_id": self.agent.id, "idempotency_key": key}
+        answer = persistent(lambda: self.client.post("/v0/executions", body))
+        assert answer.status in (200, 201), answer
+        self.created[key] = answer.json["id"]
+
+    def _cancel(self, execution_id: str) -> None:
+        target = f"/v0/executions/{execution_id}/cancel"
+        answer = persistent(lambda: self.client.post(target))
+        if answer.status == 409:  # it had ended, or the answer to the first try was lost
+            answer.expect(409, "conflict")
+        else:
+            answer.expect(204)
+            self.cancelled.add(execution_id)
+
+    def _look(self, creating: threading.Thread) -> None:
+        """Reads every log as it grows; over when each one has its end."""
+        while creating.is_alive() or len(self._over) < len(self.created):
+            for execution_id in list(self.created.values()):
+                if execution_id not in self._over:
+                    self._look_at(execution_id)
+            self._enough.wait(0.01)
+
+    def _look_at(self, execution_id: str) -> None:
+        log = self.seen.setdefault(execution_id, [])
+        target = f"/v0/executions/{execution_id}/events?limit=1000&after_seq={len(log)}"
+        log += persistent(lambda: self.client.get(target)).expect(200).json
+        if any(event["type"] in ENDS for event in log):
+            self._over.add(execution_id)
+
+    def _open(self) -> str:
+        """Those that do not end, and where they stand."""
+        lines = [f"do not end; {self.worker.problems}"]
+        for execution_id, log in self.seen.items():
+            if execution_id not in self._over:
+                tail = [(e["event_seq"], e["type"], e["payload"]) for e in log[-4:]]
+                lines.append(f"{self.client.execution(execution_id)}: {tail}")
+        return "\n".join(lines)
+
+    # Whether all is well
+
+    def check(self) -> None:
+        print(f"{len(self.created)} executions, {len(self.cancelled)} cancelled")
+        assert not self.worker.problems
+        assert self.created
+        for key, execution_id in self.created.items():
+            self._check_execution(key, execution_id)
+        assert set(self.worker.effects.values()) == {1}, self.worker.effects.most_common(3)
+
+    def _check_execution(self, key: str, execution_id: str) -> None:
+        execution = self.client.execution(execution_id)
+        assert execution["idempotency_key"] == key
+        steps = {step["step_id"]: step for step in self.client.steps(execution_id)}
+        events = self.client.events(execution_id)
+        seen = self.seen[execution_id]
+        assert events[: len(seen)] == seen, "what was read before is not what is there"
+        assert {event["type"] for event in events[len(seen) :]} <= {"dispatch.discarded"}
+        check_log(events, steps)
+        ends = [event["type"] for event in events if event["type"] in ENDS]
+        assert ends == [f"execution.{execution['status']}"]
+        if execution["status"] == "completed":
+            assert execution["output"] == {"results": [expected(n) for n in range(self.STEPS)]}
+            assert len(steps) == self.STEPS
+        else:
+            assert execution["status"] == "cancelled"
+        assert (execution_id in self.cancelled) <= (execution["status"] == "cancelled")
+        assert (execution_id in self.worker.finished) <= (execution["status"] == "completed")
+        for (of, number), step_id in self.worker.recorded.items():
+            if of == execution_id:
+                assert steps[step_id]["status"] == "succeeded"
+                assert steps[step_id]["result"] == expected(number)
+
+
+ENDS = {"execution.completed", "execution.failed", "execution.cancelled"}
+
+
+def check_log(events: list[dict[str, Any]], steps: dict[str, dict[str, Any]]) -> None:
+    """Its numbers have no gap, and it tells of the steps what the steps tell of themselves."""
+    assert [event["event_seq"] for event in events] == list(range(1, len(events) + 1))
+    last: dict[str, str] = {}
+    for event in events:
+        if event["type"].startswith("step."):
+            last[event["payload"]["step_id"]] = event["type"].removeprefix("step.")
+    assert last == {step_id: step["status"] for step_id, step in steps.items()}
+
+
+TRAFFIC: dict[str, Callable[[Kernel, FakeAgent], Runs]] = {
+    "runs": Runs,
+    # A MiB in a few groups, so that the log is copied and started anew again and again.
+    "large runs": lambda kernel, agent: Runs(kernel, agent, padding=40_000),
+}
+
+
+def passings(point: Point) -> list[int]:
+    seed = int(os.environ.get("REBUNO_TEST_SEED", random.randrange(2**32)))
+    print(f"REBUNO_TEST_SEED={seed}")
+    chance = random.Random(seed)
+    most = max(point.passings)
+    return [*point.passings, *(chance.randint(1, 2 * most if most > 1 else 1) for _ in range(MORE))]
+
+
+def cases(points: list[Point]) -> pytest.MarkDecorator:
+    """Each point on each database that has it."""
+    pairs = [(database, point) for point in points for database in point.databases]
+    ids = [f"{database}-{point.name}" for database, point in pairs]
+    return pytest.mark.parametrize(("database", "point"), pairs, ids=ids, indirect=["database"])
+
+
+@pytest.fixture
+def fault_kernel(new_kernel: NewKernel) -> Kernel:
+    """Not started."""
+    assert FAULT_BINARY.exists(), "make FAULT=1"
+    return new_kernel(start=False, binary=FAULT_BINARY)
+
+
+def dies_at(kernel: Kernel, point: Point, passing: int) -> None:
+    """A life of the kernel that ends at the point."""
+    kernel.env["REBUNO_FAULT"] = f"{point.name}:{passing}"
+    kernel.spawn()
+    assert kernel.wait_exit(DIES_S) == -signal.SIGKILL, kernel.log_tail()
+    del kernel.env["REBUNO_FAULT"]
+
+
+@cases(POINTS)
+def test_killed_at(point: Point, fault_kernel: Kernel, new_agent: NewAgent) -> None:
+    """One life after another ends at the point, while agents and clients live through them all."""
+    kernel = fault_kernel
+    if point.at_start:
+        dies_at(kernel, point, 1)
+    kernel.start()
+    traffic = TRAFFIC[point.traffic](kernel, new_agent(kernel))
+    with traffic.going_on():
+        eventually(lambda: traffic.worker.total > 2)
+        kernel.kill()
+        for passing in passings(point):
+            dies_at(kernel, point, passing)
+        kernel.start()
+        eventually(lambda: len(traffic.created) >= Runs.AT_LEAST, 30)
+    traffic.check()
+
+
+@cases([point for point in POINTS if point.fails])
+def test_failing_at(point: Point, fault_kernel: Kernel, new_agent: NewAgent) -> None:
+    """The call fails as a broken disk would; the kernel lives, and takes writes again by itself."""
+    kernel = fault_kernel.start()
+    traffic = TRAFFIC[point.traffic](kernel, new_agent(kernel))
+    with traffic.going_on():
+        for passing in passings(point):
+            eventually(lambda: traffic.worker.total > 2)
+            kernel.kill()
+            kernel.env["REBUNO_FAULT"] = f"{point.name}:{passing}:fail"
+            kernel.start()
+            eventually(lambda: "fault.failing" in kernel.log_text(), DIES_S)
+            kernel.wait_answering()
+            enough, deadline = traffic.worker.total + 20, Deadline(DIES_S)
+            while traffic.worker.total < enough and not deadline.passed:
+                kernel.assert_alive()
+                deadline.pause()
+            assert traffic.worker.total >= enough, kernel.log_tail()
+    traffic.check()
