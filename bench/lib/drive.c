@@ -75,13 +75,17 @@ static void build_complete(struct agent *g, struct run *run)
                                           .body = str_make(body, (size_t)n)});
 }
 
+/* The moment of the n-th request of them all; they fall due evenly, and agents take turns. */
+static int64_t turn_ns(const struct drive *d, int64_t n)
+{
+    return d->first_due_ns + (int64_t)((double)n / d->rate * 1e9);
+}
+
 static int64_t due_ns(const struct agent *g)
 {
-    const struct drive *d = g->drive;
-    size_t k = d->fleet->opt.connections;
+    int64_t k = (int64_t)g->drive->fleet->opt.connections;
 
-    return d->first_due_ns +
-           (int64_t)(((double)g->due * (double)k + (double)g->index) / d->rate * 1e9);
+    return turn_ns(g->drive, g->due * k + (int64_t)g->index);
 }
 
 static void agent_send(struct agent *g)
@@ -176,31 +180,26 @@ struct usage drive_usage(const struct drive *d)
     return u;
 }
 
-/* Sends what has fallen due; returns the moment of the next. Agents fall due one after the other,
- * from *next on. A busy one whose time has come sends by itself when its answer does. */
-static int64_t send_due(struct drive *d, size_t *next, int64_t until)
+/* Sends what has fallen due, from turn *next on; returns the moment of the next. An agent that is
+ * busy at its turn sends by itself when its answer comes, and may have had the answer to that, too,
+ * before its turn is looked at here: then it is not its turn any more. */
+static int64_t send_due(struct drive *d, int64_t *next, int64_t until)
 {
-    size_t k = d->fleet->opt.connections;
+    int64_t k = (int64_t)d->fleet->opt.connections;
 
-    for (size_t i = 0; i < k; i++, *next = (*next + 1) % k) {
-        struct agent *g = &d->agents[*next];
-        if (g->stopped)
-            continue;
-        if (due_ns(g) > now_ns())
-            return due_ns(g) < until ? due_ns(g) : until;
-        if (!g->client->waiting)
+    for (; turn_ns(d, *next) <= now_ns(); ++*next) {
+        struct agent *g = &d->agents[*next % k];
+        if (!g->stopped && !g->client->waiting && g->due <= *next / k)
             agent_go_on(g);
     }
-    return until;
+    return turn_ns(d, *next) < until ? turn_ns(d, *next) : until;
 }
 
 /* Turns the loop until that moment, or until all agents have stopped. */
 static void turn_until(struct drive *d, int64_t until)
 {
-    size_t next = 0;
-
     while (d->working > 0 && now_ns() < until)
-        loop_turn(&d->fleet->loop, d->rate > 0 ? send_due(d, &next, until) : until);
+        loop_turn(&d->fleet->loop, d->rate > 0 ? send_due(d, &d->next_turn, until) : until);
 }
 
 static void agents_start(struct drive *d)

@@ -33,7 +33,7 @@ struct drive {
     struct agent *agents;
     size_t working;
     bool measuring, stopping;
-    int64_t records, first_due_ns;
+    int64_t records, first_due_ns, next_turn;
 };
 
 /* Returns when every agent has had its last answer. */

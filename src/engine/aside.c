@@ -10,7 +10,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-enum { WORKERS_MAX = 4, NICENESS = 10 };
+enum { WORKERS_MAX = 4, NICENESS = 19 };
 /* After a failed read, doubled each time: the tries that a decision has must not pass in one
  * moment. */
 static const int64_t RETRY_PAUSE_US = 10 * US_PER_MS;

@@ -13,6 +13,7 @@
 
 enum { BATCH = 256 };
 static const int64_t TIDY_INTERVAL_US = 10 * US_PER_S;
+static const int64_t SESSIONS_INTERVAL_US = 2 * US_PER_S;
 static const int64_t RETRY_US = US_PER_S;
 /* Approvals are looked at when the next one runs out, and not later than this: behind the timer
  * stand a wall clock that is set, and on Postgres approvals of other kernels. */
@@ -24,7 +25,7 @@ struct clock_work {
     struct store_reader *reader;
     struct arena arena;
     struct command *batch;
-    int64_t sweep_at, tidy_at, deadline_at, approvals_at; /* monotonic */
+    int64_t sweep_at, tidy_at, deadline_at, approvals_at, sessions_at; /* monotonic */
     bool recovering, at_start;
     struct uuid recovered; /* the last one */
 };
@@ -181,6 +182,30 @@ static void cancel_past_deadlines(struct clock_work *cw)
     }
 }
 
+/* ---- sessions ---- */
+
+/* What a crash cut off between an end and its follow-up. */
+static void admit_waiting(struct clock_work *cw)
+{
+    struct str *names;
+    size_t n;
+    struct err e;
+
+    arena_reset(&cw->arena);
+    if (!store_waiting_sessions(cw->reader, BATCH, &cw->arena, &names, &n, &e)) {
+        worker_failed(cw, "sessions", &e);
+        return;
+    }
+    if (n == 0)
+        return;
+    memset(cw->batch, 0, n * sizeof(struct command));
+    for (size_t i = 0; i < n; i++) {
+        cw->batch[i].type = COMMAND_ADMIT;
+        cw->batch[i].in.admit = names[i];
+    }
+    engine_run_all(cw->en, cw->batch, n);
+}
+
 /* ---- recovery ---- */
 
 /* What the kernel before this one had in hand: deliveries nobody will answer go back to the queue;
@@ -240,6 +265,11 @@ static void do_what_is_due(struct clock_work *cw)
             nudge(&en->executors[0], &en->executors[0].sweep_due);
         cw->sweep_at = now + en->sweep_interval_us;
     }
+    if (now >= cw->sessions_at) {
+        if (store_leads(en->store))
+            admit_waiting(cw);
+        cw->sessions_at = now + SESSIONS_INTERVAL_US;
+    }
     if (now >= cw->tidy_at) {
         for (unsigned i = 0; i < en->n_executors; i++)
             nudge(&en->executors[i], &en->executors[i].tidy_due);
@@ -271,10 +301,11 @@ static void clock_loop(struct clock_work *cw)
             clock_wait(en, clock_mono_us() + RETRY_US, false))
             return;
         do_what_is_due(cw);
-        if (!cw->recovering && clock_wait(en,
-                                          min64(min64(cw->sweep_at, cw->tidy_at),
-                                                min64(cw->deadline_at, cw->approvals_at)),
-                                          true))
+        if (!cw->recovering &&
+            clock_wait(en,
+                       min64(min64(min64(cw->sweep_at, cw->sessions_at), cw->tidy_at),
+                             min64(cw->deadline_at, cw->approvals_at)),
+                       true))
             return;
     }
 }

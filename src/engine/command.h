@@ -9,6 +9,7 @@
 #include "kernel/approval.h"
 #include "kernel/dispatch.h"
 #include "kernel/execution.h"
+#include "kernel/session.h"
 #include "kernel/step.h"
 
 enum command_type {
@@ -24,6 +25,7 @@ enum command_type {
     COMMAND_AGENT_REGISTER,
     COMMAND_AGENT_DESCRIBE,
     COMMAND_AGENT_REMOVE,
+    COMMAND_ADMIT,
     COMMAND_POLICY_SET,
     COMMAND_APPROVAL_DECIDE,
     COMMAND_APPROVAL_EXPIRE,
@@ -54,6 +56,7 @@ struct command {
         struct agent_registration agent_register;
         struct agent_description agent_describe;
         struct str agent_remove;
+        struct str admit; /* the session */
         struct policy_setting policy_set;
         struct approval_decision approval; /* decide, expire */
         struct delivery delivery;
@@ -87,6 +90,7 @@ struct command {
     int64_t queued_us; /* when it was submitted last */
     int64_t decide_ns; /* time that its rule took so far */
     bool aside;        /* handed out for work that others may not wait for, and still waiting */
+    size_t frees;      /* its session is this one of the group's changes.freed, from 1; 0: none */
 };
 
 #endif

@@ -36,6 +36,9 @@ void command_names(struct working_set *ws, const struct command *cmd)
     case COMMAND_AGENT_REMOVE:
         ws_need_agent(ws, cmd->in.agent_remove, true);
         return;
+    case COMMAND_ADMIT:
+        session_admit_names(ws, cmd->in.admit);
+        return;
     case COMMAND_POLICY_SET:
         ws_need_agent(ws, cmd->in.policy_set.agent_id, false);
         return;
@@ -100,6 +103,9 @@ void command_decide(struct working_set *ws, struct command *cmd)
         return;
     case COMMAND_AGENT_REMOVE:
         cmd->verdict = agent_remove(ws, cmd->in.agent_remove, e);
+        return;
+    case COMMAND_ADMIT:
+        cmd->verdict = session_admit(ws, cmd->in.admit, e);
         return;
     case COMMAND_POLICY_SET:
         cmd->verdict = agent_set_policy(ws, &cmd->in.policy_set, e);
@@ -185,6 +191,8 @@ uint64_t command_route(const struct command *cmd)
         return hash_bytes(cmd->in.agent_describe.id);
     case COMMAND_AGENT_REMOVE:
         return hash_bytes(cmd->in.agent_remove);
+    case COMMAND_ADMIT:
+        return hash_bytes(cmd->in.admit);
     case COMMAND_POLICY_SET:
         return hash_bytes(cmd->in.policy_set.agent_id);
     case COMMAND_APPROVAL_DECIDE:

@@ -16,6 +16,7 @@
 #include "base/log.h"
 #include "engine/aside.h"
 #include "engine/decide.h"
+#include "engine/follow_up.h"
 
 #include <stdlib.h>
 #include <time.h>
@@ -108,7 +109,8 @@ static void hold_back_buckets(struct working_set *ws)
 /* Loading this would lock out of order. */
 static bool needs_locks(const struct need *need, bool has_buckets)
 {
-    return need->agents.n + need->executions.n > 0 || (has_buckets && need->buckets.n > 0);
+    return need->agents.n + need->sessions.n + need->executions.n > 0 ||
+           (has_buckets && need->buckets.n > 0);
 }
 
 static enum outcome load_outcome(const struct err *e)
@@ -126,10 +128,12 @@ static int64_t mono_ns(void)
 
 static void decide(struct working_set *ws, struct command *cmd)
 {
+    size_t freed = ws->changes.freed.n;
     int64_t began_ns;
 
     if (cmd->type != COMMAND_SUBMIT) {
         command_decide(ws, cmd);
+        cmd->frees = ws->changes.freed.n > freed ? ws->changes.freed.n : 0;
         return;
     }
     began_ns = mono_ns();
@@ -215,6 +219,8 @@ static enum outcome try_group(struct executor *x, struct command **cmds, size_t 
     for (size_t i = 0; i < n; i++) {
         if (cmds[i]->verdict == VERDICT_ASIDE)
             set_aside(x, cmds[i]);
+        else if (cmds[i]->frees > 0)
+            follow_up_admit(x->engine, cmds[i], x->ws.changes.freed.at[cmds[i]->frees - 1]);
         else
             finish(x, cmds[i]);
         FAULT("engine.answers.between");

@@ -54,6 +54,10 @@ void event_execution(struct working_set *ws, struct execution *exec, enum event_
     buf_add(out, STR("\",\"status\":\""));
     buf_add(out, execution_status_name(exec->status));
     buf_add_byte(out, '"');
+    if (str_present(exec->session)) {
+        buf_add(out, STR(",\"session\":"));
+        json_add_string(out, exec->session);
+    }
     if (exec->deadline_at != 0) {
         buf_add(out, STR(",\"deadline_at\":\""));
         clock_format_rfc3339(out, exec->deadline_at);

@@ -19,11 +19,54 @@ static struct str string_member(struct working_set *ws, const char *name, struct
     return member;
 }
 
+/* ---- creating and starting ---- */
+
 void execution_create_names(struct working_set *ws, const struct execution_creation *cmd)
 {
     ws_need_agent_kept(ws, cmd->agent_id);
     if (str_present(cmd->idempotency_key))
         ws_need_request_key(ws, cmd->agent_id, cmd->idempotency_key);
+    if (str_present(cmd->session)) {
+        ws_need_session(ws, cmd->session);
+        ws_need_parent(ws, cmd->session, cmd->agent_id);
+    }
+    if (!uuid_is_nil(&cmd->parent))
+        ws_need_execution(ws, &cmd->parent);
+}
+
+static bool knows_what_creating_needs(struct working_set *ws, const struct execution_creation *cmd)
+{
+    const struct agent *agent = ws_agent(ws, cmd->agent_id);
+
+    return ws_knows_agent(ws, cmd->agent_id) && (agent == NULL || agent->kept) &&
+           (!str_present(cmd->idempotency_key) ||
+            ws_knows_request_key(ws, cmd->agent_id, cmd->idempotency_key)) &&
+           (!str_present(cmd->session) || (ws_session(ws, cmd->session) != NULL &&
+                                           ws_knows_parent(ws, cmd->session, cmd->agent_id))) &&
+           (uuid_is_nil(&cmd->parent) || ws_knows_execution(ws, &cmd->parent));
+}
+
+/* A branch continues a given execution, in a session of its own if in any. */
+static enum verdict check_branch(struct working_set *ws, const struct execution_creation *cmd,
+                                 struct err *e)
+{
+    const struct execution *parent = ws_execution(ws, &cmd->parent);
+
+    if (parent == NULL)
+        return REFUSE(e, ERR_NOT_FOUND, "parent_execution_id: no such execution");
+    if (!str_eq(parent->agent_id, cmd->agent_id))
+        return REFUSE(e, ERR_CONFLICT,
+                      "parent_execution_id names an execution of another agent, %.*s",
+                      STR_ARG(parent->agent_id));
+    if (parent->status != EXECUTION_COMPLETED)
+        return REFUSE(e, ERR_CONFLICT,
+                      "parent_execution_id must name a completed execution; it is %s",
+                      execution_status_name(parent->status).p);
+    if (str_present(cmd->session) && ws_session(ws, cmd->session)->used)
+        return REFUSE(e, ERR_CONFLICT,
+                      "with parent_execution_id the session must be new; %.*s is in use",
+                      STR_ARG(cmd->session));
+    return VERDICT_DONE;
 }
 
 static void created_event(struct working_set *ws, struct execution *exec)
@@ -37,16 +80,67 @@ static void created_event(struct working_set *ws, struct execution *exec)
     buf_free(&extra);
 }
 
+void execution_start(struct working_set *ws, struct execution *exec, const struct uuid *parent)
+{
+    char id[UUID_TEXT_LEN];
+    struct str member = STR("");
+
+    exec->parent = *parent;
+    execution_move(ws, exec, EXECUTION_RUNNING);
+    uuid_format(parent, id);
+    if (!uuid_is_nil(parent))
+        member = string_member(ws, "parent_execution_id", str_make(id, sizeof(id)));
+    event_execution(ws, exec, EVENT_EXECUTION_STARTED, member);
+    dispatch_enqueue(ws, exec);
+}
+
+/* At once, unless its session is held or others wait for it. */
+static void start_or_wait(struct working_set *ws, struct execution *exec)
+{
+    struct session *session;
+    struct uuid parent = exec->parent;
+
+    if (!str_present(exec->session)) {
+        execution_start(ws, exec, &parent);
+        return;
+    }
+    session = ws_session(ws, exec->session);
+    session->used = true;
+    if (!uuid_is_nil(&session->holder) || !uuid_is_nil(&session->waiter)) {
+        if (uuid_is_nil(&session->waiter))
+            session->waiter = exec->id;
+        return;
+    }
+    session->holder = exec->id;
+    if (uuid_is_nil(&parent))
+        parent = ws_parent(ws, exec->session, exec->agent_id);
+    execution_start(ws, exec, &parent);
+}
+
+static struct execution *new_execution(struct working_set *ws, const struct execution_creation *cmd)
+{
+    struct uuid id = uuid_next(ws->ids, ws->now.wall_us);
+    struct execution *exec = ws_new_execution(ws, &id, cmd->agent_id, cmd->session);
+
+    exec->input = cmd->input;
+    exec->idempotency_key = cmd->idempotency_key;
+    exec->created_by = cmd->created_by;
+    exec->on_behalf_of = cmd->on_behalf_of;
+    exec->parent = cmd->parent;
+    exec->created_at = ws->now.wall_us;
+    if (ws->settings->deadline_timeout_us > 0)
+        exec->deadline_at = ws->now.wall_us + ws->settings->deadline_timeout_us;
+    return exec;
+}
+
 enum verdict execution_create(struct working_set *ws, const struct execution_creation *cmd,
                               struct execution_created *answer, struct err *e)
 {
     bool keyed = str_present(cmd->idempotency_key);
     struct agent *agent = ws_agent(ws, cmd->agent_id);
     struct execution *exec;
-    struct uuid id;
 
-    if (!ws_knows_agent(ws, cmd->agent_id) || (agent != NULL && !agent->kept) ||
-        (keyed && !ws_knows_request_key(ws, cmd->agent_id, cmd->idempotency_key))) {
+    if (!knows_what_creating_needs(ws, cmd)) {
         execution_create_names(ws, cmd);
         return VERDICT_NEED;
     }
@@ -55,23 +149,15 @@ enum verdict execution_create(struct working_set *ws, const struct execution_cre
         return VERDICT_DONE;
     if (agent == NULL)
         return REFUSE(e, ERR_NOT_FOUND, "no such agent: register it first");
-    id = uuid_next(ws->ids, ws->now.wall_us);
-    exec = ws_new_execution(ws, &id, cmd->agent_id);
-    exec->input = cmd->input;
-    exec->idempotency_key = cmd->idempotency_key;
-    exec->created_by = cmd->created_by;
-    exec->on_behalf_of = cmd->on_behalf_of;
-    exec->created_at = ws->now.wall_us;
-    if (ws->settings->deadline_timeout_us > 0)
-        exec->deadline_at = ws->now.wall_us + ws->settings->deadline_timeout_us;
+    if (!uuid_is_nil(&cmd->parent) && check_branch(ws, cmd, e) != VERDICT_DONE)
+        return VERDICT_REFUSED;
+    exec = new_execution(ws, cmd);
     if (keyed)
-        ws_put_request_key(ws, cmd->agent_id, cmd->idempotency_key, &id);
+        ws_put_request_key(ws, cmd->agent_id, cmd->idempotency_key, &exec->id);
     agent->has_live = true; /* a removal later in this group must see it */
     created_event(ws, exec);
-    execution_move(ws, exec, EXECUTION_RUNNING);
-    event_execution(ws, exec, EVENT_EXECUTION_STARTED, STR(""));
-    dispatch_enqueue(ws, exec);
-    *answer = (struct execution_created){.id = id};
+    start_or_wait(ws, exec);
+    *answer = (struct execution_created){.id = exec->id};
     return VERDICT_DONE;
 }
 

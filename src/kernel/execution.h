@@ -11,6 +11,8 @@ struct execution_creation {
     struct str idempotency_key; /* absent: none */
     struct str created_by;      /* the caller's own name */
     struct str on_behalf_of;    /* absent: none */
+    struct str session;         /* absent: none */
+    struct uuid parent;         /* nil: the session's, if any */
 };
 struct execution_created {
     struct uuid id;
@@ -20,6 +22,9 @@ void execution_create_names(struct working_set *ws, const struct execution_creat
 MUST_USE
 enum verdict execution_create(struct working_set *ws, const struct execution_creation *cmd,
                               struct execution_created *answer, struct err *e);
+
+/* The run begins: its first delivery is queued. `parent` nil: it continues none. */
+void execution_start(struct working_set *ws, struct execution *exec, const struct uuid *parent);
 
 /* By a client, or past its deadline (then only if the deadline has really passed). */
 struct execution_cancellation {

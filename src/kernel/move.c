@@ -17,6 +17,7 @@ void execution_end(struct working_set *ws, struct execution *exec, enum executio
     exec->ended_at = ws->now.wall_us;
     exec->owner = OWNER_NONE;
     ws_retire_dispatch(ws, exec);
+    ws_free_session(ws, exec);
 }
 
 void step_move(struct working_set *ws, struct step *step, enum step_status to)

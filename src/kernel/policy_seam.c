@@ -92,10 +92,18 @@ static struct str denial_reason(const struct deciding *d)
     return str_present(d->match.reason) ? d->match.reason : POLICY_DENIED;
 }
 
-/* A session's limits and budgets are its execution's until there are sessions. */
+/* Of all executions of its session, if it has one. */
+static bool by_session(const struct deciding *d, enum policy_scope scope)
+{
+    return scope == SCOPE_SESSION && str_present(d->q->execution->session);
+}
+
 static int64_t tokens_spent(const struct deciding *d)
 {
-    return d->q->execution->tokens;
+    const struct execution *exec = d->q->execution;
+    int64_t others = by_session(d, d->rule->budget.scope) ? exec->session_tokens : 0, sum;
+
+    return __builtin_add_overflow(exec->tokens, others, &sum) ? INT64_MAX : sum;
 }
 
 /* Keyed by the rule's id, so that a bundle that changes keeps its buckets. */
@@ -112,6 +120,8 @@ static struct str bucket_key(struct deciding *d)
     buf_add_byte(&key, '\0');
     if (scope == SCOPE_AGENT) {
         buf_add(&key, d->q->execution->agent_id);
+    } else if (by_session(d, scope)) {
+        buf_add(&key, d->q->execution->session);
     } else if (scope != SCOPE_GLOBAL) {
         uuid_format(&d->q->execution->id, id);
         buf_add(&key, str_make(id, sizeof(id)));
@@ -214,6 +224,7 @@ static enum policy_verdict judged(struct deciding *d, bool *asked)
 
 static enum policy_verdict hold(struct deciding *d, struct str because)
 {
+    ASSERT(d->rule != NULL); /* a default action allows or denies */
     const struct approval_config *config = &d->rule->approval;
     struct str message = str_present(config->message) ? config->message : d->rule->reason;
 
@@ -248,6 +259,11 @@ static enum policy_verdict decide_by_rule(struct deciding *d)
 
     if (d->action == POLICY_JUDGE && !d->ws->settings->judge_configured)
         return decided(d, OUTCOME_DENIED, STR("judge_unavailable"));
+    if (d->action == POLICY_ALLOW && d->rule->budget.set && by_session(d, d->rule->budget.scope) &&
+        !d->q->execution->session_tokens_known) {
+        ws_need_session_tokens(d->ws, &d->q->execution->id);
+        return POLICY_NEEDS_ROWS;
+    }
     if (d->action == POLICY_ALLOW && d->rule->budget.set &&
         tokens_spent(d) >= d->rule->budget.max_tokens) {
         d->action = d->rule->budget.on_exceed;

@@ -37,6 +37,7 @@ static void execution_free(struct execution *exec)
     free(exec->dispatch);
     free(exec->live);
     free((void *)(uintptr_t)exec->agent_id.p);
+    free((void *)(uintptr_t)exec->session.p);
     free(exec);
 }
 
@@ -59,7 +60,7 @@ static void changes_clear(struct working_set *ws)
     transitions_free(ws);
     c->agents.n = c->executions.n = c->steps.n = c->dispatches.n = 0;
     c->retired.n = c->transitions.n = c->submissions.n = 0;
-    c->approvals.n = c->buckets.n = 0;
+    c->approvals.n = c->buckets.n = c->freed.n = 0;
 }
 
 /* Facts that hold for one group alone: another process may change agents, and payload slices die
@@ -71,6 +72,8 @@ static void forget_group_facts(struct working_set *ws)
     map_clear(&ws->agents);
     map_clear(&ws->approvals);
     map_clear(&ws->buckets);
+    map_clear(&ws->sessions);
+    map_clear(&ws->parents);
     for (size_t i = 0; (v = map_next(&ws->request_keys, &i)) != NULL;)
         if (v != ABSENT)
             free(v);
@@ -114,6 +117,8 @@ void ws_free(struct working_set *ws)
     map_free(&ws->dispatches);
     map_free(&ws->approvals);
     map_free(&ws->buckets);
+    map_free(&ws->sessions);
+    map_free(&ws->parents);
     free(need->agents.at);
     free(need->executions.at);
     free(need->request_keys.at);
@@ -124,6 +129,9 @@ void ws_free(struct working_set *ws)
     free(need->approvals.at);
     free(need->pending.at);
     free(need->buckets.at);
+    free(need->sessions.at);
+    free(need->parents.at);
+    free(need->session_tokens.at);
     free(c->agents.at);
     free(c->executions.at);
     free(c->steps.at);
@@ -133,6 +141,7 @@ void ws_free(struct working_set *ws)
     free(c->submissions.at);
     free(c->approvals.at);
     free(c->buckets.at);
+    free(c->freed.at);
     free(ws->group_executions.at);
     free(ws->group_steps.at);
     free(ws->absent_executions.at);
@@ -209,7 +218,7 @@ static void end_group_executions(struct working_set *ws)
         exec->idempotency_key = exec->created_by = exec->on_behalf_of = STR_NONE;
         exec->pending = NULL;
         exec->n_pending = exec->cap_pending = 0;
-        exec->pending_known = false;
+        exec->pending_known = exec->session_tokens_known = false;
         if (exec->dispatch != NULL)
             exec->dispatch->row = ROW_CLEAN;
     }
@@ -303,7 +312,8 @@ bool ws_has_needs(const struct working_set *ws)
     const struct need *n = &ws->need;
 
     return n->agents.n + n->executions.n + n->request_keys.n + n->steps.n + n->tallies.n +
-               n->live_steps.n + n->dispatches.n + n->approvals.n + n->pending.n + n->buckets.n >
+               n->live_steps.n + n->dispatches.n + n->approvals.n + n->pending.n + n->buckets.n +
+               n->sessions.n + n->parents.n + n->session_tokens.n >
            0;
 }
 
@@ -314,4 +324,5 @@ void ws_clear_needs(struct working_set *ws)
     n->agents.n = n->executions.n = n->request_keys.n = n->steps.n = 0;
     n->tallies.n = n->live_steps.n = n->dispatches.n = 0;
     n->approvals.n = n->pending.n = n->buckets.n = 0;
+    n->sessions.n = n->parents.n = n->session_tokens.n = 0;
 }

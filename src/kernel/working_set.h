@@ -90,6 +90,8 @@ struct execution {
     int64_t key; /* the store's; 0 until applied */
     struct uuid id;
     struct str agent_id; /* owned by the row */
+    struct str session;  /* owned by the row; absent: none */
+    struct uuid parent;  /* nil: none */
     enum execution_status status;
     int64_t last_seq; /* of the last event */
     int64_t created_at, ended_at;
@@ -121,6 +123,9 @@ struct execution {
                               array owned */
     size_t n_live, cap_live;
     bool live_known; /* `live` is complete */
+    /* Only in this group: tokens recorded on the other executions of its session. */
+    int64_t session_tokens;
+    bool session_tokens_known;
     /* SQLite: an ended delivery's counts are not read again once its row has left the set; nothing
      * can be submitted under it any more. */
     bool counts_lost;
@@ -178,6 +183,15 @@ struct approval {
     unsigned row;
 };
 
+/* A session: its executions run one at a time. Loading it locks it, so that what it says holds to
+ * the commit. Group arena. */
+struct session {
+    struct str name;
+    bool used;          /* an execution of this name is there, whatever its status */
+    struct uuid holder; /* the one that runs or is blocked; nil: it is free */
+    struct uuid waiter; /* the oldest that is pending; nil: none */
+};
+
 /* A rate limit's token bucket (policy/bucket.h). Group arena. */
 struct bucket {
     struct str key;
@@ -232,6 +246,9 @@ struct agent_ref {
     bool want_live; /* also load has_live, and lock the row against new executions */
     bool keep;      /* lock the row against its removal */
 };
+struct parent_ref { /* the newest completed execution of an agent in a session */
+    struct str session, agent_id;
+};
 struct approval_ref {
     struct uuid execution_id, id;
 };
@@ -246,6 +263,9 @@ struct need {
     LIST(struct approval_ref) approvals;
     LIST(struct uuid) pending; /* of these executions: all pending approvals */
     LIST(struct str) buckets;
+    LIST(struct str) sessions;
+    LIST(struct parent_ref) parents;
+    LIST(struct uuid) session_tokens; /* of these executions */
 };
 
 struct changes {
@@ -259,6 +279,7 @@ struct changes {
     LIST(struct submission) submissions;
     LIST(struct approval *) approvals;
     LIST(struct bucket *) buckets;
+    LIST(struct str) freed; /* sessions that may admit their next one: follow-ups of the group */
 };
 
 struct working_set {
@@ -271,7 +292,8 @@ struct working_set {
     struct need need;
     struct changes changes;
     /* identity maps; values are rows, or a marker for "looked for, not there" */
-    struct map agents, executions, request_keys, steps, dispatches, approvals, buckets;
+    struct map agents, executions, request_keys, steps, dispatches, approvals, buckets, sessions,
+        parents;
     struct policy_cache *policies; /* borrowed; compiled bundles by hash */
     /* rows and absences that this group brought in or changed: what ws_end_group looks at, so that
      * a group costs the same however many leased rows the set holds */
@@ -307,6 +329,9 @@ void ws_need_approval(struct working_set *ws, const struct uuid *execution_id,
                       const struct uuid *id);
 void ws_need_pending(struct working_set *ws, const struct uuid *execution_id);
 void ws_need_bucket(struct working_set *ws, struct str key);
+void ws_need_session(struct working_set *ws, struct str name);
+void ws_need_parent(struct working_set *ws, struct str session, struct str agent_id);
+void ws_need_session_tokens(struct working_set *ws, const struct uuid *execution_id);
 bool ws_has_needs(const struct working_set *ws);
 void ws_clear_needs(struct working_set *ws);
 
@@ -335,6 +360,12 @@ struct approval *ws_approval(const struct working_set *ws, const struct uuid *id
 bool ws_knows_bucket(const struct working_set *ws, struct str key);
 /* Never NULL for a known key: one without a row is full. */
 struct bucket *ws_bucket(const struct working_set *ws, struct str key);
+
+/* NULL: not known. */
+struct session *ws_session(const struct working_set *ws, struct str name);
+bool ws_knows_parent(const struct working_set *ws, struct str session, struct str agent_id);
+/* Nil: it has none. */
+struct uuid ws_parent(const struct working_set *ws, struct str session, struct str agent_id);
 
 /* ---- filling: the store alone. A row that the set has already is kept and returned as it is. ----
  */
@@ -367,10 +398,17 @@ void ws_put_pending_known(struct working_set *ws, struct execution *exec);
 /* `row` NULL: it has none, and is full. */
 void ws_put_bucket(struct working_set *ws, struct str key, const struct bucket *row);
 
+void ws_put_session(struct working_set *ws, const struct session *row); /* copied */
+void ws_put_parent(struct working_set *ws, struct str session, struct str agent_id,
+                   const struct uuid *parent_or_nil);
+void ws_put_session_tokens(struct working_set *ws, struct execution *exec, int64_t others);
+
 /* ---- changing: kernel/ alone ---- */
 struct agent *ws_new_agent(struct working_set *ws, struct str id);
 struct execution *ws_new_execution(struct working_set *ws, const struct uuid *id,
-                                   struct str agent_id);
+                                   struct str agent_id, struct str session);
+/* Its session may admit the next one after this group. */
+void ws_free_session(struct working_set *ws, const struct execution *exec);
 struct step *ws_new_step(struct working_set *ws, struct execution *exec, const struct hash *id);
 struct dispatch *ws_new_dispatch(struct working_set *ws, struct execution *exec,
                                  const struct uuid *id);

@@ -50,6 +50,8 @@ struct execution *ws_put_execution(struct working_set *ws, const struct executio
     exec = xmalloc(sizeof(*exec));
     *exec = *row;
     exec->agent_id = owned_str(row->agent_id);
+    exec->session = owned_str(row->session);
+    exec->session_tokens_known = false;
     exec->indeterminate = (struct buf){0};
     buf_add(&exec->indeterminate, buf_str(&row->indeterminate));
     exec->parked = (struct buf){0};
@@ -208,9 +210,9 @@ struct agent *ws_new_agent(struct working_set *ws, struct str id)
 }
 
 struct execution *ws_new_execution(struct working_set *ws, const struct uuid *id,
-                                   struct str agent_id)
+                                   struct str agent_id, struct str session)
 {
-    struct execution row = {.id = *id, .agent_id = agent_id};
+    struct execution row = {.id = *id, .agent_id = agent_id, .session = session};
     struct execution *exec = ws_put_execution(ws, &row, NULL);
 
     exec->tallies_complete = exec->live_known = exec->pending_known = true;

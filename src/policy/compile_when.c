@@ -56,7 +56,7 @@ static bool read_regex(struct compile *c, const struct regex **out)
     p->instructions += regex_size(re);
     *out = re;
     return p->instructions <= INSTRUCTIONS_MAX ||
-           compile_fail(c, "the regexes of this policy are too large together");
+           yaml_fail(c->y, yaml_place(c->y), "policy: its regexes take too much together");
 }
 
 static bool read_one_of(struct compile *c, struct predicate *out)

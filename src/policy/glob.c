@@ -40,7 +40,8 @@ struct range {
 /* The next range or single character. False: the pattern ends. */
 static bool range_at(const char **p, const char *end, struct range *out)
 {
-    out->low = out->high = literal_at(p, end);
+    out->low = literal_at(p, end);
+    out->high = out->low;
     if (end - *p >= 2 && (*p)[0] == '-' && (*p)[1] != ']') {
         (*p)++;
         out->high = literal_at(p, end);

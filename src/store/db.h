@@ -22,7 +22,7 @@
 #include "base/err.h"
 #include "kernel/working_set.h"
 
-enum { DB_PARAMS_MAX = 24 };
+enum { DB_PARAMS_MAX = 32 };
 
 struct db;
 struct db_ops;

@@ -29,7 +29,8 @@ static bool owner_state_parse(struct str s, enum owner_state *out)
 #define LOAD_COLUMNS                                                                               \
     "e.key, e.agent_id, e.status, e.last_seq, e.created_at, e.ended_at, e.deadline_at, e.claim, "  \
     "e.owner,"                                                                                     \
-    " e.owner_dispatch, e.owner_attempt, e.owner_lease, e.tokens, e.indeterminate, e.parked, "
+    " e.owner_dispatch, e.owner_attempt, e.owner_lease, e.tokens, e.indeterminate, e.parked, "     \
+    "e.session, e.parent, "
 
 static const struct db_sql SQL_EXECUTION_LOAD = {
     .name = "execution_load",
@@ -74,7 +75,9 @@ static void on_execution(void *ctx, struct db *db, size_t row)
     exec->tokens = db_get_int(db, 12);
     borrow(db, 13, &ld->ws->arena, &exec->indeterminate);
     borrow(db, 14, &ld->ws->arena, &exec->parked);
-    exec->lease_until = db_get_int(db, 15);
+    exec->session = db_get_copy(db, 15, &ld->ws->arena);
+    (void)db_get_uuid(db, 16, &exec->parent);
+    exec->lease_until = db_get_int(db, 17);
 }
 
 void execution_load(struct load *ld)
@@ -162,19 +165,20 @@ static const struct db_sql SQL_EXECUTION_INSERT = {
     .sqlite = "INSERT INTO executions (key, id, agent_id, status, last_seq, created_at, ended_at, "
               "deadline_at, claim, owner, owner_dispatch, owner_attempt, owner_lease, tokens,"
               " indeterminate, parked, idempotency_key, created_by, on_behalf_of, failure_reason,"
-              " input, output, state)"
+              " input, output, state, session, parent)"
               " VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, "
-              "$17, $18, $19, $20, $21, $22, $23)",
+              "$17, $18, $19, $20, $21, $22, $23, $24, $25)",
     .postgres = "INSERT INTO executions (key, id, agent_id, status, last_seq, created_at, "
                 "ended_at, deadline_at, claim, owner, owner_dispatch, owner_attempt, owner_lease,"
                 " tokens, indeterminate, parked, idempotency_key, created_by, on_behalf_of,"
-                " failure_reason, input, output, state, lease_until)"
+                " failure_reason, input, output, state, session, parent, lease_until)"
                 " SELECT * FROM unnest($1::bigint[], $2::bytea[], $3::text[], $4::text[], "
                 "$5::bigint[], $6::bigint[], $7::bigint[], $8::bigint[], $9::bigint[], "
                 "$10::text[], $11::bytea[], $12::bigint[], $13::bigint[], $14::bigint[], "
                 "$15::bytea[], $16::bytea[], $17::text[], $18::bytea[], $19::bytea[], "
-                "$20::bytea[], $21::bytea[], $22::bytea[], $23::bytea[], $24::bigint[])",
-    .types = "IBTTIIIIITBIIIBBTBBBBBBI",
+                "$20::bytea[], $21::bytea[], $22::bytea[], $23::bytea[], $24::bytea[], "
+                "$25::bytea[], $26::bigint[])",
+    .types = "IBTTIIIIITBIIIBBTBBBBBBBBI",
     .exact = true,
 };
 
@@ -193,7 +197,7 @@ static const struct db_sql SQL_EXECUTION_UPDATE = {
     .sqlite = "UPDATE executions SET last_seq = $3, ended_at = $4, claim = $5, owner = $6, "
               "owner_dispatch = $7, owner_attempt = $8, owner_lease = $9, tokens = $10,"
               " indeterminate = $11, parked = $12, failure_reason = coalesce($13, failure_reason),"
-              " output = coalesce($14, output), state = coalesce($15, state)"
+              " output = coalesce($14, output), state = coalesce($15, state), parent = $16"
               " WHERE key = $1 AND status = $2",
     .postgres =
         "UPDATE executions e SET status = u.status, last_seq = u.last_seq, ended_at = u.ended_at,"
@@ -202,14 +206,15 @@ static const struct db_sql SQL_EXECUTION_UPDATE = {
         " indeterminate = u.indeterminate, parked = u.parked,"
         " failure_reason = coalesce(u.failure_reason, e.failure_reason),"
         " output = coalesce(u.output, e.output), state = coalesce(u.state, e.state),"
-        " lease_until = u.lease_until"
+        " parent = u.parent, lease_until = u.lease_until"
         " FROM unnest($1::bigint[], $2::text[], $3::bigint[], $4::bigint[], $5::bigint[], "
         "$6::text[], $7::bytea[], $8::bigint[], $9::bigint[], $10::bigint[], $11::bytea[], "
-        "$12::bytea[], $13::bytea[], $14::bytea[], $15::bytea[], $16::bigint[])"
+        "$12::bytea[], $13::bytea[], $14::bytea[], $15::bytea[], $16::bytea[], $17::bigint[])"
         " u (key, status, last_seq, ended_at, claim, owner, owner_dispatch, owner_attempt, "
-        "owner_lease, tokens, indeterminate, parked, failure_reason, output, state, lease_until)"
+        "owner_lease, tokens, indeterminate, parked, failure_reason, output, state, parent, "
+        "lease_until)"
         " WHERE e.key = u.key AND (e.status = u.status OR e.status IN " LIVE_EXECUTION_STATUSES ")",
-    .types = "ITIIITBIIIBBBBBI",
+    .types = "ITIIITBIIIBBBBBBI",
     .exact = true,
 };
 
@@ -218,14 +223,19 @@ static void bind_buf(struct db *db, const struct buf *b)
     db_bytes(db, b->n == 0 ? STR_NONE : buf_str(b));
 }
 
+static void bind_uuid_opt(struct db *db, const struct uuid *id)
+{
+    if (uuid_is_nil(id))
+        db_bytes(db, STR_NONE);
+    else
+        db_uuid(db, id);
+}
+
 /* And what the attempts have left behind. */
 static void bind_owner(struct db *db, const struct execution *exec)
 {
     db_text(db, owner_state_name(exec->owner));
-    if (uuid_is_nil(&exec->owner_dispatch))
-        db_bytes(db, STR_NONE);
-    else
-        db_uuid(db, &exec->owner_dispatch);
+    bind_uuid_opt(db, &exec->owner_dispatch);
     db_int(db, exec->owner_attempt);
     db_int(db, exec->owner_lease_us);
     db_int(db, exec->tokens);
@@ -255,6 +265,8 @@ static void insert_row(struct apply *ap, struct execution *exec)
     payload_bind(&ap->payloads, exec->input);
     payload_bind(&ap->payloads, exec->output);
     payload_bind(&ap->payloads, exec->state);
+    db_bytes(db, exec->session);
+    bind_uuid_opt(db, &exec->parent);
     db_int_opt(db, exec->lease_until);
     db_row(db);
 }
@@ -272,6 +284,7 @@ static void update_row(struct apply *ap, const struct execution *exec)
     db_bytes(db, exec->failure_reason);
     payload_bind(&ap->payloads, exec->output);
     payload_bind(&ap->payloads, exec->state);
+    bind_uuid_opt(db, &exec->parent);
     db_int_opt(db, exec->lease_until);
     db_row(db);
 }

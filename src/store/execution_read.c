@@ -9,7 +9,7 @@
     "v.occurred_at,"                                                                               \
     " d.status, d.id, d.due_at,"                                                                   \
     " e.owner = 'ended' AND e.status = 'running' AND d.status = 'queued' AND e.parked IS NOT "     \
-    "NULL, "
+    "NULL, e.session, e.parent, "
 /* The last event and the live dispatch of each. */
 #define SQLITE_JOINS                                                                               \
     " LEFT JOIN events v ON v.execution_key = e.key AND v.first_seq ="                             \
@@ -61,7 +61,9 @@ static void on_view(void *ctx, struct db *db, size_t row)
     (void)db_get_uuid(db, 15, &v->dispatch_id);
     v->due_at = db_get_int(db, 16);
     v->parked = db_get_int(db, 17) != 0;
-    v->lease_until = db_get_int(db, 18);
+    v->session = db_get_copy(db, 18, a);
+    (void)db_get_uuid(db, 19, &v->parent);
+    v->lease_until = db_get_int(db, 20);
     list_add(views->rows, v);
 }
 
@@ -88,6 +90,46 @@ bool store_read_execution(struct store_reader *r, const struct uuid *id, struct 
         *out = *views.rows.at[0];
     list_free(views.rows);
     payload_reader_free(&views.payloads);
+    return ok;
+}
+
+/* Of the two payloads only the one that counts is fetched. */
+static const struct db_sql SQL_PREVIOUS = {
+    .name = "previous",
+    .sqlite = "SELECT p.state, p.output FROM executions e LEFT JOIN executions p ON p.id = e.parent"
+              " WHERE e.id = $1",
+    .types = "b",
+};
+
+struct previous {
+    struct payload_reader payloads;
+    struct str state;
+    bool found;
+};
+
+static void on_previous(void *ctx, struct db *db, size_t row)
+{
+    struct previous *previous = ctx;
+    int column = str_present(db_get_str(db, 0)) ? 0 : 1;
+
+    (void)row;
+    previous->found = true;
+    payload_get(&previous->payloads, column, &previous->state);
+}
+
+bool store_read_previous(struct store_reader *r, const struct uuid *id, struct arena *a,
+                         struct str *state, bool *found, struct err *e)
+{
+    struct previous previous = {.payloads = {.db = r->db, .arena = a}};
+    bool ok;
+
+    db_call(r->db, &SQL_PREVIOUS, on_previous, &previous);
+    db_uuid(r->db, id);
+    db_one(r->db);
+    ok = payloads_read(&previous.payloads, e);
+    *found = ok && previous.found;
+    *state = ok ? previous.state : STR_NONE;
+    payload_reader_free(&previous.payloads);
     return ok;
 }
 
@@ -119,6 +161,17 @@ static const struct db_sql SQL_LIST_AGENT_STATUS = {
                 " AND (e.agent_id, e.status, e.id) < ($5, $4, $2)"
                 " ORDER BY e.agent_id DESC, e.status DESC, e.id DESC LIMIT $3",
     .types = "bbitt",
+};
+static const struct db_sql SQL_LIST_SESSION_STATUS = {
+    .name = "list_session_status",
+    .sqlite = "SELECT e.id FROM executions e INDEXED BY executions_by_session WHERE e.session = $5"
+              " AND e.status = $4 AND ($6 IS NULL OR e.agent_id = $6) AND" KEYSET NEWEST,
+    .postgres = "SELECT e.id FROM executions e WHERE e.session IS NOT NULL"
+                " AND (e.session, e.status, e.id) >= ($5, $4, $1)"
+                " AND (e.session, e.status, e.id) < ($5, $4, $2)"
+                " AND ($6 IS NULL OR e.agent_id = $6)"
+                " ORDER BY e.session DESC, e.status DESC, e.id DESC LIMIT $3",
+    .types = "bbitbt",
 };
 
 struct id_list {
@@ -165,29 +218,33 @@ static void call_for_ids(struct db *db, const struct db_sql *sql, const struct e
     db_int(db, (int64_t)f->limit);
     if (sql != &SQL_LIST_ALL)
         db_text(db, status);
-    if (sql == &SQL_LIST_AGENT_STATUS)
+    if (sql == &SQL_LIST_SESSION_STATUS)
+        db_bytes(db, f->session);
+    if (sql == &SQL_LIST_SESSION_STATUS || sql == &SQL_LIST_AGENT_STATUS)
         db_text(db, f->agent_id);
     db_one(db);
 }
 
-/* The index of an agent's executions is by status too: without one the page is merged from the six.
- */
-static void call_for_agent(struct db *db, const struct execution_filter *f, struct id_list *out)
+/* The indexes of a session's and of an agent's executions are by status too: without one the page
+ * is merged from the six. */
+static void call_for_statuses(struct db *db, const struct db_sql *sql,
+                              const struct execution_filter *f, struct id_list *out)
 {
-    for (unsigned s = EXECUTION_PENDING; s <= EXECUTION_CANCELLED; s++)
-        call_for_ids(db, &SQL_LIST_AGENT_STATUS, f, execution_status_name((enum execution_status)s),
-                     out);
+    for (unsigned s = EXECUTION_PENDING; s <= EXECUTION_CANCELLED; s++) {
+        struct str status = execution_status_name((enum execution_status)s);
+
+        if (!str_present(f->status) || str_eq(f->status, status))
+            call_for_ids(db, sql, f, status, out);
+    }
 }
 
 static bool list_ids(struct db *db, const struct execution_filter *f, struct id_list *out,
                      struct err *e)
 {
     if (str_present(f->session))
-        return true; /* no execution has one yet */
-    if (str_present(f->agent_id) && str_present(f->status))
-        call_for_ids(db, &SQL_LIST_AGENT_STATUS, f, f->status, out);
+        call_for_statuses(db, &SQL_LIST_SESSION_STATUS, f, out);
     else if (str_present(f->agent_id))
-        call_for_agent(db, f, out);
+        call_for_statuses(db, &SQL_LIST_AGENT_STATUS, f, out);
     else if (str_present(f->status))
         call_for_ids(db, &SQL_LIST_STATUS, f, f->status, out);
     else

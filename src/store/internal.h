@@ -18,6 +18,8 @@ struct apply;
 struct store_kind {
     bool sqlite;
     struct db *(*connect)(struct store *s, bool writer, struct err *e);
+    /* Nobody else decides about the sessions that a load names until its transaction is over. */
+    void (*lock_sessions)(struct load *ld);
     /* A row that was just loaded: what the database does not hold, or the set may not believe. */
     void (*settle_execution)(struct load *ld, struct execution *row);
     /* Counts and keys of the executions that a load names: calls, and after the flush what they
@@ -85,6 +87,10 @@ struct loaded_bucket {
     struct bucket row;
     bool found;
 };
+struct loaded_parent {
+    struct parent_ref ref;
+    struct uuid id; /* nil: none */
+};
 struct load {
     struct store_writer *w;
     struct db *db;
@@ -92,10 +98,15 @@ struct load {
     struct payload_reader payloads;
     struct map execution_map; /* uuid → struct loaded_execution */
     struct map agent_map;     /* id → struct loaded_agent */
+    struct map session_map;   /* name → struct session */
+    struct map parent_map;    /* session, agent id → struct loaded_parent */
     LIST(struct loaded_execution *) executions;
     LIST(struct loaded_step *) steps;
     LIST(struct loaded_agent *) agents;
     LIST(struct loaded_approval *) approvals;
+    LIST(struct session *) sessions;
+    LIST(struct loaded_parent *) parents;
+    int64_t *session_tokens;       /* by index into need.session_tokens */
     struct loaded_bucket *buckets; /* by index into need.buckets */
     struct uuid *request_key_ids;  /* by index into need.request_keys; nil: none */
     struct uuid *dispatch_executions;
@@ -107,6 +118,9 @@ struct load {
 void agent_load_held(struct load *ld); /* with locks */
 void agent_load_read(struct load *ld); /* the others */
 void agent_put(struct load *ld);
+void session_load(struct load *ld); /* with locks; and the parents in them */
+void session_load_tokens(struct load *ld);
+void session_put(struct load *ld);
 void execution_load(struct load *ld); /* with their live dispatches and the ends of their logs */
 void execution_put(struct load *ld);
 void request_key_load(struct load *ld);

@@ -9,6 +9,37 @@ static struct db *connect_postgres(struct store *s, bool writer, struct err *e)
     return db_postgres_open(s->url, writer, e);
 }
 
+/* A session that nobody has used gets its row here, so that two that use it first meet too. Names
+ * are taken in one order by both statements. */
+static const struct db_sql SQL_SESSION_ADD = {
+    .name = "session_add",
+    .postgres = "INSERT INTO sessions (name) SELECT name FROM unnest($1::bytea[]) u (name)"
+                " ORDER BY name ON CONFLICT DO NOTHING",
+    .types = "B",
+};
+static const struct db_sql SQL_SESSION_LOCK = {
+    .name = "session_lock",
+    .postgres = "SELECT u.ord FROM unnest($1::bytea[]) WITH ORDINALITY u (name, ord)"
+                " JOIN sessions s ON s.name = u.name ORDER BY s.name FOR UPDATE OF s",
+    .types = "B",
+};
+
+static void call_for_sessions(struct load *ld, const struct db_sql *sql)
+{
+    db_call(ld->db, sql, NULL, NULL);
+    for (size_t i = 0; i < ld->sessions.n; i++) {
+        db_bytes(ld->db, ld->sessions.at[i]->name);
+        db_row(ld->db);
+    }
+    db_end(ld->db);
+}
+
+static void lock_sessions(struct load *ld)
+{
+    call_for_sessions(ld, &SQL_SESSION_ADD);
+    call_for_sessions(ld, &SQL_SESSION_LOCK);
+}
+
 static void believe_row(struct load *ld, struct execution *row)
 {
     (void)ld;
@@ -101,6 +132,7 @@ static bool tidy(struct store_writer *w, struct working_set *ws, bool *more, str
 const struct store_kind POSTGRES_KIND = {
     .sqlite = false,
     .connect = connect_postgres,
+    .lock_sessions = lock_sessions,
     .settle_execution = believe_row,
     .load_submissions = postgres_load_submissions,
     .put_submissions = postgres_put_submissions,

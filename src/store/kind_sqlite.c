@@ -9,6 +9,11 @@ static struct db *connect_sqlite(struct store *s, bool writer, struct err *e)
     return db_sqlite_open(s->home, writer, e);
 }
 
+static void no_session_locks(struct load *ld)
+{
+    (void)ld;
+}
+
 /* Leases are not written. An agent that lived through a restart gets a fresh full term; a delivery
  * whose answer nobody waits for any more runs out after the dispatch timeout at the earliest.
  *
@@ -94,6 +99,7 @@ static bool tidy(struct store_writer *w, struct working_set *ws, bool *more, str
 const struct store_kind SQLITE_KIND = {
     .sqlite = true,
     .connect = connect_sqlite,
+    .lock_sessions = no_session_locks,
     .settle_execution = settle_lease,
     .load_submissions = sqlite_load_submissions,
     .put_submissions = sqlite_put_submissions,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * One load: in what order the entities are asked for, and how their rows reach the set. On Postgres
- * this order is also the order of the locks: agents, then executions, then buckets; what belongs to
+ * this order is also the order of the locks: agents, sessions, executions, buckets; what belongs to
  * an execution is read after it and so under its lock. */
 #include <stdlib.h>
 
@@ -29,7 +29,8 @@ static void want_execution(struct load *ld, const struct uuid *id)
     list_add(ld->executions, le);
 }
 
-/* A step, a count, an approval or a list of them is of an execution that must be there too. */
+/* A step, a count, an approval or a list of them is of an execution that must be there too, and so
+ * is what the others of its session have spent. */
 static void gather_executions(struct load *ld)
 {
     const struct need *need = &ld->ws->need;
@@ -46,12 +47,15 @@ static void gather_executions(struct load *ld)
         want_execution(ld, &need->approvals.at[i].execution_id);
     for (size_t i = 0; i < need->pending.n; i++)
         want_execution(ld, &need->pending.at[i]);
+    for (size_t i = 0; i < need->session_tokens.n; i++)
+        want_execution(ld, &need->session_tokens.at[i]);
 }
 
 static bool load_rows(struct load *ld, struct err *e)
 {
     gather_executions(ld);
     agent_load_held(ld);
+    session_load(ld);
     execution_load(ld);
     agent_load_read(ld); /* after whatever was waited for, so that it is what holds now */
     dispatch_load(ld);
@@ -59,6 +63,7 @@ static bool load_rows(struct load *ld, struct err *e)
     request_key_load(ld);
     step_load(ld);
     approval_load(ld);
+    session_load_tokens(ld);
     bucket_load(ld);
     if (!ld->w->store->kind->load_submissions(ld, e))
         return false;
@@ -70,6 +75,7 @@ static void put_rows(struct load *ld)
 {
     agent_put(ld);
     execution_put(ld);
+    session_put(ld);
     request_key_put(ld);
     dispatch_put(ld);
     step_put(ld);
@@ -99,10 +105,14 @@ bool store_load(struct store_writer *w, struct working_set *ws, struct err *e)
     }
     map_free(&ld.execution_map);
     map_free(&ld.agent_map);
+    map_free(&ld.session_map);
+    map_free(&ld.parent_map);
     free(ld.executions.at);
     free(ld.steps.at);
     free(ld.agents.at);
     free(ld.approvals.at);
+    free(ld.sessions.at);
+    free(ld.parents.at);
     payload_reader_free(&ld.payloads);
     return ok;
 }

@@ -43,10 +43,11 @@ struct store_writer *store_writer_open(struct store *s, struct err *e);
 void store_writer_close(struct store_writer *w);
 /* Begins the transaction unless one is open, sets ws->now, and loads everything in ws->need (and
  * clears it). On Postgres rows are locked as they load, in this order: agents by id (those that are
- * to be kept or removed), executions by id (FOR NO KEY UPDATE), buckets by key; other agents are
- * only read, and all else belongs to an execution and needs no lock. A constant number of round
- * trips whatever the size of the group. ERR_UNAVAILABLE: the database cannot be reached or read;
- * ERR_STORE_RACE: deadlock or serialization failure. After an error the caller abandons. */
+ * to be kept or removed), sessions by name, executions by id (FOR NO KEY UPDATE), buckets by key;
+ * other agents are only read, and all else belongs to an execution and needs no lock. A constant
+ * number of round trips whatever the size of the group. ERR_UNAVAILABLE: the database cannot be
+ * reached or read; ERR_STORE_RACE: deadlock or serialization failure. After an error the caller
+ * abandons. */
 MUST_USE bool store_load(struct store_writer *w, struct working_set *ws, struct err *e);
 /* Applies ws->changes and commits with full durability. With no changes it just ends the
  * transaction. True: durable. False: nothing is, except when *unknown is set: the connection broke
@@ -99,6 +100,10 @@ struct due_approval {
 MUST_USE bool store_due_approvals(struct store_reader *r, size_t limit, struct arena *a,
                                   struct due_approval **out, size_t *n, int64_t *now_us,
                                   int64_t *next_timeout, struct err *e);
+/* Sessions that a pending execution waits for and nobody holds, at most limit: their admission was
+ * interrupted, or is under way. Costs in proportion to the sessions that are waited for. */
+MUST_USE bool store_waiting_sessions(struct store_reader *r, size_t limit, struct arena *a,
+                                     struct str **out, size_t *n, struct err *e);
 /* Housekeeping in one small slice of a few milliseconds (old submission counts, buckets that are
  * full again). *more: call again. */
 MUST_USE bool store_tidy(struct store_writer *w, struct working_set *ws, bool *more, struct err *e);
@@ -110,8 +115,9 @@ MUST_USE bool store_ping(struct store_reader *r, struct err *e);
 
 struct execution_view {
     struct uuid id;
-    struct str agent_id, status, input, output, failure_reason, idempotency_key, created_by,
-        on_behalf_of;
+    struct uuid parent; /* nil: none */
+    struct str agent_id, session, status, input, output, failure_reason, idempotency_key,
+        created_by, on_behalf_of;
     int64_t created_at, updated_at, deadline_at; /* updated_at: of the last event */
     int64_t last_seq;
     /* what it waits for: its live dispatch, if any */
@@ -125,7 +131,7 @@ struct execution_view {
 MUST_USE bool store_read_execution(struct store_reader *r, const struct uuid *id, struct arena *a,
                                    struct execution_view *out, bool *found, struct err *e);
 struct execution_filter {
-    struct str agent_id, status, session; /* absent: any. session matches nothing in this version */
+    struct str agent_id, status, session; /* absent: any */
     struct uuid low, high;     /* ids in [low, high]: from a prefix; all: 00… and ff… */
     const struct uuid *before; /* keyset: ids smaller than this; NULL: from the newest */
     size_t limit;
@@ -134,6 +140,11 @@ struct execution_filter {
 MUST_USE bool store_list_executions(struct store_reader *r, const struct execution_filter *f,
                                     struct arena *a, struct execution_view **out, size_t *n,
                                     struct err *e);
+
+/* What `id` continues: its parent's state, else the parent's output, else absent (as without a
+ * parent). *found false: no such execution. */
+MUST_USE bool store_read_previous(struct store_reader *r, const struct uuid *id, struct arena *a,
+                                  struct str *state, bool *found, struct err *e);
 
 struct event_row { /* one transition; see kernel/event.h */
     int64_t first_seq, count, occurred_at;

@@ -43,6 +43,12 @@ BYTES = {
     f"a word with a ! and more than {TAG_ESCAPES_MAX} % after it is not supported": (
         b"rules: !" + b"%41" * 10_000 + b" []\n"
     ),
+    "policy: its regexes take too much together": b"rules:\n"
+    + b"".join(
+        b"- { id: r%d, when: { arguments: { a: { regex: '.{900}' } } }, then: { decision: deny } }\n"
+        % i
+        for i in range(1000)
+    ),
     f"bundle.yaml is too large (over {BUNDLE_MAX} bytes)": b"#" * (BUNDLE_MAX + 1),
     "case 1: this is nested too deep": (
         b"cases: [{ target: a, args: " + b"[" * 5000 + b"]" * 5000 + b"}]"

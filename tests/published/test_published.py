@@ -23,6 +23,28 @@ def check_output(output: dict) -> None:
     assert output["previous"] is None
 
 
+def test_turns_of_a_session(world):
+    async def main():
+        async with Client(world.url) as client:
+            made = [
+                await client.create("pub", {"mode": "plain"}, session="ada-7") for _ in range(3)
+            ]
+            assert made[0].status == "running" and made[2].status == "pending"
+            runs = [await ended(client, one.id) for one in made]
+            assert [run.status for run in runs] == ["completed"] * 3
+            assert [run.output["previous"] for run in runs] == [None, {"turn": 1}, {"turn": 1}]
+            assert [run.parent_execution_id for run in runs] == [None, made[0].id, made[1].id]
+            assert {run.session for run in runs} == {"ada-7"}
+            branch = await client.create(
+                "pub", {"mode": "plain"}, session="ada-8", parent_execution_id=made[0].id
+            )
+            assert (await ended(client, branch.id)).output["previous"] == {"turn": 1}
+            with pytest.raises(rebuno.ConflictError):
+                await client.create("pub", session="ada-8", parent_execution_id=made[0].id)
+
+    asyncio.run(main())
+
+
 def test_a_whole_run_and_every_client_call(world):
     async def main():
         async with Client(world.url) as client:

@@ -90,18 +90,19 @@ class World:
         registration = self.agent.registration(lease_timeout_seconds=LEASE_S)
         self.client.post("/v0/agents", registration).expect(201)
         self.client.set_policy(self.agent.id, POLICY)
-        self.begin()
+        session = f"turns of {self.agent.id}"
+        self.begin(session=session)
         self.attempt.complete_step(self.step, {"n": 1}).expect(200)
         self.attempt.complete("done", state={"n": 1}).expect(204)
         self.ended, self.ended_step = self.attempt, self.step
-        self.begin()
+        self.begin(session=session)  # continues it
         self.wait_for_a_person()
         self.decided = self.approval
         self.client.deny(self.decided).expect(204)
         self.wait_for_a_person()
 
-    def begin(self) -> None:
-        created = self.client.create(self.agent.id, input={"n": 1})
+    def begin(self, **fields: Any) -> None:
+        created = self.client.create(self.agent.id, input={"n": 1}, **fields)
         self.attempt: Attempt = self.agent.take_attempt(created["id"])
         self.step = self.attempt.proceed("look_up", {"name": "Ada"})
 
@@ -147,6 +148,8 @@ class World:
     def _settle_body(self, body: dict[str, Any], choice: int) -> None:
         if "agent_id" in body and choice:
             body["agent_id"] = self.agent.id
+        if body.get("parent_execution_id") is not None and choice:
+            body["parent_execution_id"] = self.ended.id
         if "webhook_url" in body:  # what a URL is says no pattern
             body["webhook_url"] = self.agent.webhook_url
         for name in ("seq", "lease_timeout_seconds"):  # JSON Schema takes 1.0 as an integer too
@@ -154,8 +157,9 @@ class World:
                 body[name] = int(body[name])
 
     def _settle_policy(self, body: dict[str, Any], choice: int) -> None:
-        if isinstance(body.get("bundle"), str):  # what compiles says no schema
-            body["bundle"] = POLICY
+        for name in ("bundle", "policy_bundle"):
+            if isinstance(body.get(name), str):  # what compiles says no schema
+                body[name] = POLICY
         if body.get("execution_id") is not None:
             body["execution_id"] = self.ended.id if choice else body["execution_id"]
             body.pop("executions", None)

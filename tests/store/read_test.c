@@ -155,6 +155,7 @@ struct listed {
     struct uuid id;
     size_t agent;
     enum execution_status status;
+    struct str session;
 };
 
 static void compare_list(struct fixture *f, const struct listed *rows,
@@ -171,14 +172,15 @@ static void compare_list(struct fixture *f, const struct listed *rows,
         if ((str_present(filter->agent_id) && !str_eq(filter->agent_id, agent_name(row->agent))) ||
             (str_present(filter->status) &&
              !str_eq(filter->status, execution_status_name(row->status))) ||
-            str_present(filter->session) || memcmp(&row->id, &filter->low, 16) < 0 ||
-            memcmp(&row->id, &filter->high, 16) > 0 ||
+            (str_present(filter->session) && !str_eq(filter->session, row->session)) ||
+            memcmp(&row->id, &filter->low, 16) < 0 || memcmp(&row->id, &filter->high, 16) > 0 ||
             (filter->before != NULL && memcmp(&row->id, filter->before, 16) >= 0))
             continue;
         assert_true(at < n);
         assert_true(uuid_eq(&got[at].id, &row->id));
         assert_true(str_eq(got[at].status, execution_status_name(row->status)));
         assert_true(str_eq(got[at].agent_id, agent_name(row->agent)));
+        assert_str(got[at].session, row->session);
         at++;
     }
     assert_int_equal(n, at);
@@ -186,6 +188,7 @@ static void compare_list(struct fixture *f, const struct listed *rows,
 
 static void list_filters(void **state)
 {
+    static const struct str sessions[] = {STR_INIT("s"), STR_INIT("sa"), STR_INIT("\xc3\xa9"), {0}};
     struct fixture f;
     struct listed rows[LISTED];
 
@@ -195,12 +198,13 @@ static void list_filters(void **state)
         struct execution *x;
 
         rows[i].agent = (size_t)prng_below(&f.random, 4);
-        x = fixture_execution(&f, agent_name(rows[i].agent).p);
+        rows[i].session = sessions[prng_below(&f.random, COUNT(sessions))];
+        x = fixture_pending(&f, agent_name(rows[i].agent).p, rows[i].session);
         rows[i].id = x->id;
         x->status = rows[i].status = (enum execution_status)prng_below(&f.random, 6);
     }
     fixture_commit(&f);
-    for (int round = 0; round < 60; round++) {
+    for (int round = 0; round < 100; round++) {
         struct execution_filter filter = {.limit = 1 + (size_t)prng_below(&f.random, 60)};
 
         memset(&filter.high, 0xff, sizeof(filter.high));
@@ -214,8 +218,8 @@ static void list_filters(void **state)
             filter.low = rows[prng_below(&f.random, LISTED)].id;
         if (prng_below(&f.random, 3) == 0)
             filter.high = rows[prng_below(&f.random, LISTED)].id;
-        if (prng_below(&f.random, 10) == 0)
-            filter.session = STR("s");
+        if (prng_below(&f.random, 2) == 0)
+            filter.session = sessions[prng_below(&f.random, COUNT(sessions))];
         compare_list(&f, rows, &filter);
     }
     fixture_close(&f);
@@ -312,7 +316,7 @@ static void events_paging(void **state)
     fixture_open(&f, *(enum fixture_kind *)*state);
     fixture_load(&f);
     id = fixture_uuid(&f);
-    (void)ws_new_execution(&f.ws, &id, STR("a"));
+    (void)ws_new_execution(&f.ws, &id, STR("a"), STR_NONE);
     ws_execution(&f.ws, &id)->status = EXECUTION_RUNNING;
     fixture_commit(&f);
     for (size_t i = 0; i < N; i++) {

@@ -50,6 +50,7 @@ void memory_store_free(struct memory_store *m)
         free(x->submissions.at);
         free(x->old_dispatches.at);
         free(x->agent_id);
+        free(x->session);
         buf_free(&x->indeterminate);
         buf_free(&x->parked);
         free(x);
@@ -147,6 +148,8 @@ static void load_execution(struct memory_store *m, struct working_set *ws, const
     row.key = 1;
     row.id = x->id;
     row.agent_id = str_of(x->agent_id);
+    row.session = str_of(x->session);
+    row.parent = x->parent;
     row.status = x->status;
     row.last_seq = x->last_seq;
     row.created_at = x->created_at;
@@ -308,6 +311,68 @@ static void load_gates(struct memory_store *m, struct working_set *ws)
     }
 }
 
+static bool in_session(const struct memory_execution *x, struct str name)
+{
+    return x->session != NULL && str_eq(str_of(x->session), name);
+}
+
+/* All executions are in the order of their ids, which is that of their creation. */
+static void load_session(struct memory_store *m, struct working_set *ws, struct str name)
+{
+    struct session row = {.name = name};
+
+    for (size_t i = 0; i < m->all.n; i++) {
+        const struct memory_execution *x = m->all.at[i];
+
+        if (!in_session(x, name))
+            continue;
+        row.used = true;
+        if (x->status == EXECUTION_RUNNING || x->status == EXECUTION_BLOCKED)
+            row.holder = x->id;
+        if (x->status == EXECUTION_PENDING && uuid_is_nil(&row.waiter))
+            row.waiter = x->id;
+    }
+    ws_put_session(ws, &row);
+}
+
+static void load_parent(struct memory_store *m, struct working_set *ws,
+                        const struct parent_ref *ref)
+{
+    struct uuid parent = {{0}};
+
+    for (size_t i = 0; i < m->all.n; i++)
+        if (in_session(m->all.at[i], ref->session) &&
+            str_eq(str_of(m->all.at[i]->agent_id), ref->agent_id) &&
+            m->all.at[i]->status == EXECUTION_COMPLETED)
+            parent = m->all.at[i]->id;
+    ws_put_parent(ws, ref->session, ref->agent_id, &parent);
+}
+
+static void load_session_tokens(struct memory_store *m, struct working_set *ws,
+                                const struct uuid *id)
+{
+    const struct memory_execution *own = memory_execution(m, id);
+    int64_t sum = 0;
+
+    for (size_t i = 0; i < m->all.n; i++)
+        if (own->session != NULL && m->all.at[i] != own &&
+            in_session(m->all.at[i], str_of(own->session)))
+            sum += m->all.at[i]->tokens;
+    ws_put_session_tokens(ws, ws_execution(ws, id), sum);
+}
+
+static void load_sessions(struct memory_store *m, struct working_set *ws)
+{
+    const struct need *need = &ws->need;
+
+    for (size_t i = 0; i < need->sessions.n; i++)
+        load_session(m, ws, need->sessions.at[i]);
+    for (size_t i = 0; i < need->parents.n; i++)
+        load_parent(m, ws, &need->parents.at[i]);
+    for (size_t i = 0; i < need->session_tokens.n; i++)
+        load_session_tokens(m, ws, &need->session_tokens.at[i]);
+}
+
 void memory_store_load(struct memory_store *m, struct working_set *ws)
 {
     struct need *need = &ws->need;
@@ -341,6 +406,7 @@ void memory_store_load(struct memory_store *m, struct working_set *ws)
     for (size_t i = 0; i < need->dispatches.n; i++)
         load_dispatch(m, ws, &need->dispatches.at[i]);
     load_gates(m, ws);
+    load_sessions(m, ws);
     ws_clear_needs(ws);
     buf_free(&key);
 }
@@ -380,6 +446,7 @@ static void apply_execution(struct memory_store *m, const struct execution *exec
         x = xzalloc(sizeof(*x));
         x->id = exec->id;
         x->agent_id = xstrdup(exec->agent_id);
+        x->session = text(exec->session);
         x->created_at = exec->created_at;
         x->deadline_at = exec->deadline_at;
         map_put(&m->executions, uuid_str(&x->id), x);
@@ -398,6 +465,7 @@ static void apply_execution(struct memory_store *m, const struct execution *exec
         return; /* only the lease was renewed */
     x->status = exec->status;
     x->claim = exec->claim;
+    x->parent = exec->parent;
     x->owner = exec->owner;
     x->owner_dispatch = exec->owner_dispatch;
     x->owner_attempt = exec->owner_attempt;

@@ -14,7 +14,8 @@ struct memory_event_row {
 
 struct memory_execution {
     struct uuid id;
-    char *agent_id;
+    char *agent_id, *session; /* session NULL: none */
+    struct uuid parent;
     enum execution_status status;
     int64_t last_seq, created_at, deadline_at, claim;
     enum owner_state owner;

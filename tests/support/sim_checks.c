@@ -188,6 +188,31 @@ static size_t pending_of(struct sim *s, const struct memory_execution *x)
     return n;
 }
 
+/* One at a time, in the order of creation; its parent is the newest completed one before it. */
+static void check_session(struct sim *s)
+{
+    const struct memory_execution *before = NULL;
+    size_t holders = 0;
+    bool waiting = false;
+
+    for (size_t i = 0; i < s->m.all.n; i++) {
+        const struct memory_execution *x = s->m.all.at[i];
+        bool waits = x->status == EXECUTION_PENDING;
+
+        if (x->session == NULL)
+            continue;
+        holders += x->status == EXECUTION_RUNNING || x->status == EXECUTION_BLOCKED;
+        GUARANTEE(s, !waiting || waits || execution_status_is_terminal(x->status),
+                  "a session's order was turned round");
+        waiting |= waits;
+        if (!waits && x->claim > 0 && before != NULL)
+            GUARANTEE(s, uuid_eq(&x->parent, &before->id), "another parent than the newest");
+        if (x->status == EXECUTION_COMPLETED)
+            before = x;
+    }
+    GUARANTEE(s, holders <= 1, "two executions of one session at once");
+}
+
 void check_all(struct sim *s)
 {
     for (int i = 0; i < s->n; i++) {
@@ -206,6 +231,7 @@ void check_all(struct sim *s)
                   "blocked, and nothing to wait for");
     }
     check_approvals(s);
+    check_session(s);
     for (size_t i = 0; i < s->m.all_steps.n; i++)
         if (step_status_is_terminal(s->m.all_steps.at[i]->status))
             note_terminal(s, s->m.all_steps.at[i]);

@@ -203,15 +203,24 @@ void fixture_agent(struct fixture *f, const char *id)
     fixture_commit(f);
 }
 
-struct execution *fixture_execution(struct fixture *f, const char *agent_id)
+struct execution *fixture_pending(struct fixture *f, const char *agent_id, struct str session)
 {
-    struct uuid id = fixture_uuid(f), dispatch = fixture_uuid(f);
-    struct execution *exec = ws_new_execution(&f->ws, &id, str_of(agent_id));
+    struct uuid id = fixture_uuid(f);
+    struct execution *exec = ws_new_execution(&f->ws, &id, str_of(agent_id), session);
 
-    exec->status = EXECUTION_RUNNING;
+    exec->status = EXECUTION_PENDING;
     exec->created_at = f->ws.now.wall_us;
     exec->input = STR("{\"a\":1}");
     fixture_event(f, exec, "execution.created\t\"a\":1\n");
+    return exec;
+}
+
+struct execution *fixture_execution(struct fixture *f, const char *agent_id)
+{
+    struct execution *exec = fixture_pending(f, agent_id, STR_NONE);
+    struct uuid dispatch = fixture_uuid(f);
+
+    exec->status = EXECUTION_RUNNING;
     ws_new_dispatch(&f->ws, exec, &dispatch);
     exec->dispatch->status = DISPATCH_QUEUED;
     exec->dispatch->due_at = exec->dispatch->queued_at = f->ws.now.wall_us;

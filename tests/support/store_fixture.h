@@ -44,6 +44,8 @@ struct call_key fixture_call(uint64_t seed);
 void fixture_agent(struct fixture *f, const char *id); /* registers and commits */
 void fixture_load(struct fixture *f);                  /* fails the test on an error */
 void fixture_commit(struct fixture *f);                /* likewise; ends the group */
+/* New, and waits; `session` may be absent. */
+struct execution *fixture_pending(struct fixture *f, const char *agent_id, struct str session);
 struct execution *
 fixture_execution(struct fixture *f,
                   const char *agent_id);        /* new, running, with a queued dispatch */

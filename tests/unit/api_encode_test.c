@@ -99,6 +99,25 @@ static void a_rate_limit_is_waited_for_until_its_time(void **state)
                             "\"01a228f4-d8bc-7410-987e-0042d4426adf\"}]}");
 }
 
+static void a_pending_one_waits_for_its_session(void **state)
+{
+    struct execution_view v = execution();
+
+    (void)state;
+    v.session = STR("build \"7\"");
+    v.parent = uuid_of("01a228f4-d8bc-740f-8a2d-88656dd07adc");
+    check_execution(&v, MOMENT,
+                    RUNNING "null,\"session\":\"build \\\"7\\\"\",\"parent_execution_id\":"
+                            "\"01a228f4-d8bc-740f-8a2d-88656dd07adc\"" TIMES
+                            ",\"waiting_on\":[{\"kind\":\"dispatch\"}]}");
+    v.status = STR("pending");
+    v.parent = (struct uuid){{0}};
+    check_execution(&v, MOMENT,
+                    "{\"id\":\"01a228f4-d8bc-740f-8a2d-88656dd07add\",\"agent_id\":\"a\\\"b\","
+                    "\"status\":\"pending\",\"input\":null,\"session\":\"build \\\"7\\\"\"" TIMES
+                    ",\"waiting_on\":[{\"kind\":\"session\",\"id\":\"build \\\"7\\\"\"}]}");
+}
+
 static struct approval_view approval(void)
 {
     return (struct approval_view){
@@ -316,6 +335,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_live_execution_says_what_it_waits_for),
         cmocka_unit_test(a_rate_limit_is_waited_for_until_its_time),
+        cmocka_unit_test(a_pending_one_waits_for_its_session),
         cmocka_unit_test(each_pending_decision_is_waited_for),
         cmocka_unit_test(an_approval_shows_what_is_decided),
         cmocka_unit_test(an_ended_execution_carries_bytes_as_they_came),

@@ -368,6 +368,8 @@ static void says_what_is_waited_for(void **state)
         {STR_INIT("[{\"kind\":\"rate_limit\"" UNTIL("04:08") "}]"),
          STR_INIT("its rate limit (free in 3s)"),
          STR_INIT("waiting for its rate limit, free in 3s")},
+        {STR_INIT("[{\"kind\":\"session\",\"id\":\"ada-7\"}]"), STR_INIT("session ada-7"),
+         STR_INIT("waiting for its turn in session ada-7")},
         {STR_INIT("[{\"kind\":\"comet\"},{\"kind\":\"dispatch\"}]"),
          STR_INIT("comet, its delivery"), STR_INIT("waiting for comet, and for the next delivery")},
     };

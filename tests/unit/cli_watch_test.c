@@ -146,7 +146,7 @@ static void tells_events(void **state)
     event_log_free(&log);
 }
 
-/* ---- approvals and limits ---- */
+/* ---- approvals, limits and sessions ---- */
 
 #define APPROVAL(n, rest) "\"approval_id\":\"0199c2a4-7d1" n "-7c4e-8abc-0123456789ab\"," rest
 #define ONE APPROVAL("0", "\"step_id\":\"a\"")
@@ -157,7 +157,7 @@ static void tells_events(void **state)
 static const struct {
     const char *event, *line;
     size_t open; /* approvals that nobody has decided after it */
-} APPROVAL_EVENTS[] = {
+} GATE_EVENTS[] = {
     {EVENT("1", "step.awaiting_approval", STEP("a") ",\"rule_id\":\"gate\""),
      "step.awaiting_approval  tool_call search  by rule gate", 0},
     {EVENT("2", "approval.requested", ONE),
@@ -184,6 +184,12 @@ static const struct {
     {EVENT("13", "execution.cancelled", "\"reason\":\"client_cancelled\""),
      "execution.cancelled     client_cancelled", 0},
     {EVENT("14", "approval.expired", ONE), "approval.expired        tool_call search", 0},
+    {EVENT("15", "execution.created", "\"created_by\":\"ann\",\"session\":\"ada-7\""),
+     "execution.created       by ann  in session ada-7", 0},
+    {EVENT("16", "execution.started",
+           "\"session\":\"ada-7\","
+           "\"parent_execution_id\":\"0199c2a4-7d10-7c4e-8abc-0123456789ab\""),
+     "execution.started       continues 0199c2a4-7d10-7c4e", 0},
 };
 
 static size_t count_open(const struct event_log *log)
@@ -195,14 +201,14 @@ static size_t count_open(const struct event_log *log)
     return n;
 }
 
-static void tells_approvals_and_limits(void **state)
+static void tells_gates_and_sessions(void **state)
 {
     struct event_log log = {0};
 
     (void)state;
     setenv("TZ", "UTC", 1);
     tzset();
-    for (size_t i = 0; i < COUNT(APPROVAL_EVENTS); i++) {
+    for (size_t i = 0; i < COUNT(GATE_EVENTS); i++) {
         struct cli c = {0};
         struct arena a = {0};
         struct event event;
@@ -210,12 +216,12 @@ static void tells_approvals_and_limits(void **state)
         size_t size = 0;
 
         c.out = open_memstream(&text, &size);
-        CHECKF(event_read(str_of(APPROVAL_EVENTS[i].event), &a, &event), "%zu", i);
+        CHECKF(event_read(str_of(GATE_EVENTS[i].event), &a, &event), "%zu", i);
         event_print(&log, &event, &c);
         fclose(c.out);
-        snprintf(want, sizeof want, "%4zu  03:04:05.000  %s\n", i + 1, APPROVAL_EVENTS[i].line);
+        snprintf(want, sizeof want, "%4zu  03:04:05.000  %s\n", i + 1, GATE_EVENTS[i].line);
         CHECK_STR(str_make(text, size), str_of(want));
-        CHECKF(count_open(&log) == APPROVAL_EVENTS[i].open, "event %zu", i + 1);
+        CHECKF(count_open(&log) == GATE_EVENTS[i].open, "event %zu", i + 1);
         free(text);
         arena_free(&a);
     }
@@ -268,7 +274,7 @@ int main(void)
         cmocka_unit_test(reads_streams_cut_anywhere),
         cmocka_unit_test(stops_and_restarts),
         cmocka_unit_test(tells_events),
-        cmocka_unit_test(tells_approvals_and_limits),
+        cmocka_unit_test(tells_gates_and_sessions),
         cmocka_unit_test(keeps_the_output),
         cmocka_unit_test(refuses_what_is_no_event),
     };

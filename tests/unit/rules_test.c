@@ -268,6 +268,30 @@ static void test_cancel_of_many_steps(void **state)
     }
 }
 
+/* The sender saw it in the queue, then a cancel came: nothing is delivered, and the log says so. */
+static void test_a_claim_after_the_end_is_discarded(void **state)
+{
+    (void)state;
+    ON_BOTH(w)
+    {
+        struct world w;
+        struct command cancel = {.type = COMMAND_CANCEL}, late = {.type = COMMAND_CLAIM};
+
+        world_init(&w, both_ == 0);
+        late.in.delivery.ref.execution_id = cancel.in.cancel.execution_id = w.id;
+        late.in.delivery.ref.dispatch_id = row(&w)->dispatch.id;
+        late.in.delivery.agent_id = STR("a");
+        decide(&w, &cancel);
+        decide(&w, &late);
+        assert_int_equal(late.verdict, VERDICT_DONE);
+        assert_false(late.out.claimed.claimed);
+        assert_int_equal(row(&w)->status, EXECUTION_CANCELLED);
+        CHECK_STR(log_types(&w), STR("execution.created execution.started dispatch.queued "
+                                     "execution.cancelled dispatch.discarded"));
+        world_free(&w);
+    }
+}
+
 static void test_events_read_back(void **state)
 {
     struct buf scratch = {0};
@@ -303,6 +327,7 @@ int main(void)
         cmocka_unit_test(test_leases_end_when_they_should),
         cmocka_unit_test(test_a_foreign_dispatch_is_told_from_an_old_one),
         cmocka_unit_test(test_cancel_of_many_steps),
+        cmocka_unit_test(test_a_claim_after_the_end_is_discarded),
         cmocka_unit_test(test_events_read_back),
     };
 

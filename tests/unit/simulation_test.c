@@ -169,6 +169,17 @@ static void people_decide(struct sim *s)
     }
 }
 
+/* The follow-up of an end, sometimes lost with a kernel: then the sweep brings it, and it may come
+ * twice. */
+static void admit(struct sim *s)
+{
+    struct command cmd = {.type = COMMAND_ADMIT};
+    struct command *group[1] = {&cmd};
+
+    cmd.in.admit = STR("chat");
+    run_group(s, group, 1, chance(s, 10));
+}
+
 static void let_time_pass(struct sim *s)
 {
     int64_t us = s->calm || roll(s, 10) > 0 ? (int64_t)roll(s, 2000) * US_PER_MS
@@ -188,6 +199,8 @@ static void world_turn(struct sim *s)
     if (chance(s, 25) || s->calm)
         sweep(s);
     people_decide(s);
+    if (roll(s, 4) == 0)
+        admit(s);
     for (i = 0; i < s->n; i++)
         if (roll(s, 2) == 0)
             claim_due(s, i);
@@ -216,6 +229,8 @@ static void create_execution(struct sim *s)
     struct command *group[1] = {&cmd};
 
     cmd.in.create = (struct execution_creation){.agent_id = STR("a"), .created_by = STR("sim")};
+    if (s->n > 0 && s->seed % 5 < 3) /* the others one after the other */
+        cmd.in.create.session = STR("chat");
     run_group(s, group, 1, false);
     assert_int_equal(cmd.verdict, VERDICT_DONE);
     s->x[s->n] = (struct shadow){.id = cmd.out.created.id};

@@ -41,6 +41,8 @@ CREATE TABLE executions (
     lease_until BIGINT, -- the database's clock; in no index, so that a renewal stays on its page
     indeterminate BYTEA,
     parked BYTEA,
+    session BYTEA,
+    parent BYTEA, -- the id of the execution that it continues
     idempotency_key TEXT,
     created_by BYTEA,
     on_behalf_of BYTEA,
@@ -55,6 +57,16 @@ CREATE INDEX executions_by_status ON executions (status, id);
 CREATE INDEX executions_deadline ON executions (deadline_at)
     WHERE deadline_at IS NOT NULL AND status IN ('pending', 'running', 'blocked');
 CREATE INDEX executions_working ON executions (id) WHERE owner = 'working';
+CREATE INDEX executions_by_session ON executions (session, status, id, agent_id) WHERE session IS NOT NULL;
+-- Whose state the next of its agent continues.
+CREATE INDEX executions_completed ON executions (session, agent_id, id)
+    WHERE status = 'completed' AND session IS NOT NULL;
+CREATE INDEX executions_waiting ON executions (session, id) WHERE status = 'pending' AND session IS NOT NULL;
+
+-- The lock of a session: who holds it and who waits for it is decided under it. All else is known by its executions.
+CREATE TABLE sessions (
+    name BYTEA PRIMARY KEY
+) WITH (fillfactor = 90);
 
 CREATE TABLE dispatches (
     key BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,

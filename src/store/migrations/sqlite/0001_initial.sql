@@ -34,6 +34,8 @@ CREATE TABLE executions (
     tokens BIGINT NOT NULL, -- recorded on its steps
     indeterminate BLOB,
     parked BLOB,
+    session BLOB,
+    parent BLOB, -- the id of the execution that it continues
     idempotency_key TEXT,
     created_by BLOB,
     on_behalf_of BLOB,
@@ -48,6 +50,11 @@ CREATE INDEX executions_by_status ON executions (status, id);
 CREATE INDEX executions_deadline ON executions (deadline_at)
     WHERE deadline_at IS NOT NULL AND status IN ('pending', 'running', 'blocked');
 CREATE INDEX executions_working ON executions (id) WHERE owner = 'working';
+CREATE INDEX executions_by_session ON executions (session, status, id, agent_id) WHERE session IS NOT NULL;
+-- Whose state the next of its agent continues.
+CREATE INDEX executions_completed ON executions (session, agent_id, id)
+    WHERE status = 'completed' AND session IS NOT NULL;
+CREATE INDEX executions_waiting ON executions (session, id) WHERE status = 'pending' AND session IS NOT NULL;
 
 CREATE TABLE dispatches (
     key INTEGER PRIMARY KEY,
