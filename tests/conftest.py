@@ -6,6 +6,7 @@ its own with `new_kernel`.
 """
 
 import itertools
+import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,8 @@ from urllib.parse import quote
 
 import pytest
 
-from harness import API, Attempt, BearerClient, Cluster, FakeAgent, Kernel, eventually
+from harness import API, Attempt, BearerClient, Cluster, FakeAgent, Kernel, bundle, eventually
+from harness.cli import Cli, Following
 from harness.kernel import BINARY
 
 TESTS = Path(__file__).parent
@@ -254,9 +256,10 @@ def new_agent(request: pytest.FixtureRequest) -> Iterator[NewAgent]:
 
 def cancel_all(client: BearerClient, agent_id: str) -> None:
     quoted = quote(agent_id, safe="")
-    target = f"/v0/executions?agent_id={quoted}&status=running&limit=200"
-    for execution in client.get(target).expect(200).json["executions"]:
-        client.post(f"/v0/executions/{execution['id']}/cancel")
+    for status in ("pending", "running", "blocked"):  # what waits first, so that nothing starts
+        target = f"/v0/executions?agent_id={quoted}&status={status}&limit=200"
+        for execution in client.get(target).expect(200).json["executions"]:
+            client.post(f"/v0/executions/{execution['id']}/cancel")
 
 
 @pytest.fixture
@@ -284,3 +287,49 @@ def new_run(client: BearerClient, agent: FakeAgent) -> NewRun:
 @pytest.fixture
 def run(new_run: NewRun) -> Attempt:
     return new_run()
+
+
+@pytest.fixture
+def session() -> str:
+    """The name of one that no other test uses."""
+    return f"session-{uuid.uuid4().hex}"
+
+
+class SetPolicy(Protocol):
+    def __call__(self, *rules: dict[str, Any], default: str | None = None) -> str: ...
+
+
+@pytest.fixture
+def policy(client: BearerClient, agent: FakeAgent) -> SetPolicy:
+    """Sets the policy of `agent`; returns its YAML."""
+
+    def put(*rules: dict[str, Any], default: str | None = None) -> str:
+        text = bundle(*rules, default=default)
+        client.set_policy(agent.id, text)
+        return text
+
+    return put
+
+
+# The command line
+
+Follow = Callable[..., Following]
+
+
+@pytest.fixture
+def cli(kernel: Kernel, tmp_path: Path) -> Cli:
+    return Cli(kernel, tmp_path)
+
+
+@pytest.fixture
+def follow() -> Iterator[Follow]:
+    """Starts commands that go on, such as `exec watch`."""
+    made: list[Following] = []
+
+    def start(cli: Cli, *words: str) -> Following:
+        made.append(Following(cli.spawn(*words)))
+        return made[-1]
+
+    yield start
+    for following in made:
+        following.close()

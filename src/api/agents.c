@@ -2,6 +2,7 @@
  * Agents: registered and removed by operators, described by themselves. */
 #include "api/router.h"
 
+#include "api/bundle.h"
 #include "api/encode.h"
 #include "api/params.h"
 #include "base/clock.h"
@@ -117,7 +118,9 @@ static bool is_url_text(struct str url)
     return known;
 }
 
-static bool decode_registration(struct request *rq, struct agent_registration *in, struct err *e)
+/* *bundle: the policy's raw text, absent without one. */
+static bool decode_registration(struct request *rq, struct agent_registration *in,
+                                struct str *bundle, struct err *e)
 {
     struct str id, url, secret, lease;
     const struct json_field fields[] = {
@@ -125,6 +128,7 @@ static bool decode_registration(struct request *rq, struct agent_registration *i
         {.name = "webhook_url", .required = true, .types = TYPE(STRING), .value = &url},
         {.name = "secret", .required = true, .types = TYPE(STRING), .value = &secret},
         {.name = "lease_timeout_seconds", .types = TYPE(NUMBER), .value = &lease},
+        {.name = "policy_bundle", .types = TYPE(STRING), .value = bundle},
     };
     int64_t seconds = 0;
 
@@ -151,15 +155,19 @@ static bool decode_registration(struct request *rq, struct agent_registration *i
     return true;
 }
 
+/* The policy goes with the registration in one command: no step of a new agent comes before it. */
 void agents_register(struct request *rq)
 {
     struct agent_registration *in = &request_command(rq, COMMAND_AGENT_REGISTER)->in.agent_register;
+    struct str bundle;
     struct err e;
 
-    if (decode_registration(rq, in, &e))
-        request_submit(rq, registered);
-    else
+    if (!decode_registration(rq, in, &bundle, &e))
         request_reply_error(rq, &e);
+    else if (str_present(bundle))
+        bundle_submit(rq, bundle, &in->policy_bundle, &in->policy_hash, registered);
+    else
+        request_submit(rq, registered);
 }
 
 /* ---- removing ---- */

@@ -68,12 +68,22 @@ static void add_delivery_wait(struct json_writer *w, const struct execution_view
     jw_close(w, '}');
 }
 
+static void add_session_wait(struct json_writer *w, const struct execution_view *v)
+{
+    jw_open(w, '{');
+    jw_member_str(w, "kind", STR("session"));
+    jw_member_str_opt(w, "id", v->session);
+    jw_close(w, '}');
+}
+
 static void member_waiting_on(struct json_writer *w, const struct execution_view *v,
                               const struct waits *waits, int64_t now_us)
 {
     jw_key(w, "waiting_on");
     jw_open(w, '[');
-    if (waits->n > 0)
+    if (str_eq(v->status, execution_status_name(EXECUTION_PENDING)))
+        add_session_wait(w, v);
+    else if (waits->n > 0)
         add_approval_waits(w, waits);
     else
         add_delivery_wait(w, v, now_us);
@@ -90,6 +100,9 @@ void encode_execution(struct json_writer *w, const struct execution_view *v,
     jw_member_raw_opt(w, "input", str_present(v->input) ? v->input : STR("null"));
     jw_member_raw_opt(w, "output", v->output);
     jw_member_str_opt(w, "failure_reason", v->failure_reason);
+    jw_member_str_opt(w, "session", v->session);
+    if (!uuid_is_nil(&v->parent))
+        member_uuid(w, "parent_execution_id", &v->parent);
     jw_member_str_opt(w, "idempotency_key", v->idempotency_key);
     jw_member_str_opt(w, "created_by", v->created_by);
     jw_member_str_opt(w, "on_behalf_of", v->on_behalf_of);

@@ -67,13 +67,23 @@ static void read_previous(struct request *rq, struct store_reader *r)
 {
     struct execution_view v;
     struct buf body = {0};
+    struct json_writer w = {.out = &body};
+    struct str state;
     struct err e;
+    bool found;
 
-    if (!view_execution(rq, r, &v, &e)) {
+    if (!view_execution(rq, r, &v, &e) ||
+        !store_read_previous(r, &rq->execution_id, rq->arena, &state, &found, &e)) {
         request_reply_error(rq, &e);
         return;
     }
-    buf_add(&body, STR("{\"state\":null}")); /* no execution has a parent in this version */
+    if (!found) { /* deleted since */
+        request_refuse(rq, ERR_NOT_FOUND, "no such execution");
+        return;
+    }
+    jw_open(&w, '{');
+    jw_member_raw_opt(&w, "state", str_present(state) ? state : STR("null"));
+    jw_close(&w, '}');
     request_reply_json(rq, 200, &body);
 }
 
@@ -95,6 +105,12 @@ static void created(struct request *rq)
     request_read_back(rq, read_created);
 }
 
+static bool decode_parent(struct str raw, struct arena *a, struct uuid *out, struct err *e)
+{
+    return !str_present(raw) || uuid_parse(json_string(raw, a), out) ||
+           err_set(e, ERR_VALIDATION, "field \"parent_execution_id\" must be a UUID");
+}
+
 static bool decode_creation(struct request *rq, struct execution_creation *in, struct err *e)
 {
     struct str agent_id, key, behalf, session, parent, spawned_by;
@@ -103,26 +119,21 @@ static bool decode_creation(struct request *rq, struct execution_creation *in, s
         {.name = "input", .keep_null = true, .value = &in->input},
         {.name = "idempotency_key", .types = TYPE(STRING), .value = &key},
         {.name = "on_behalf_of", .types = TYPE(STRING), .value = &behalf},
-        {.name = "session", .value = &session},
-        {.name = "parent_execution_id", .value = &parent},
+        {.name = "session", .types = TYPE(STRING), .value = &session},
+        {.name = "parent_execution_id", .types = TYPE(STRING), .value = &parent},
         {.name = "spawned_by", .value = &spawned_by},
     };
-    const struct {
-        const char *name;
-        struct str *value;
-    } later[] = {
-        {"session", &session}, {"parent_execution_id", &parent}, {"spawned_by", &spawned_by}};
 
     if (!json_fields(http_body(rq->x), false, fields, COUNT(fields), rq->arena, e))
         return false;
-    for (size_t i = 0; i < COUNT(later); i++)
-        if (str_present(*later[i].value))
-            return err_set(e, ERR_VALIDATION, "field \"%s\" is not available in this version",
-                           later[i].name);
+    if (str_present(spawned_by))
+        return err_set(e, ERR_VALIDATION, "field \"spawned_by\" is not available in this version");
     return field_text("agent_id", agent_id, 1, SIZE_MAX, rq->arena, &in->agent_id, e) &&
            field_text("idempotency_key", key, 1, SHORT_TEXT_MAX, rq->arena, &in->idempotency_key,
                       e) &&
-           field_text("on_behalf_of", behalf, 1, SHORT_TEXT_MAX, rq->arena, &in->on_behalf_of, e);
+           field_text("on_behalf_of", behalf, 1, SHORT_TEXT_MAX, rq->arena, &in->on_behalf_of, e) &&
+           field_text("session", session, 1, SHORT_TEXT_MAX, rq->arena, &in->session, e) &&
+           decode_parent(parent, rq->arena, &in->parent, e);
 }
 
 void executions_create(struct request *rq)
@@ -256,7 +267,8 @@ static bool decode_list(struct request *rq, struct list_query *q, struct err *e)
                        "parameter \"prefix\" must be the beginning of an execution's id");
     q->filter.agent_id = given(agent_id);
     q->filter.status = given(status);
-    q->nothing = !str_empty(session) || !str_empty(spawned_by);
+    q->filter.session = given(session);
+    q->nothing = !str_empty(spawned_by);
     return decode_cursor(cursor, q, e);
 }
 
@@ -275,7 +287,7 @@ static void read_list(struct request *rq, struct store_reader *r)
 {
     const struct list_query *q = rq->state;
     const struct execution_filter *f = &q->filter;
-    struct execution_listing *l = xzalloc(sizeof(*l) + f->agent_id.n + f->status.n);
+    struct execution_listing *l = xzalloc(sizeof(*l) + f->agent_id.n + f->status.n + f->session.n);
     char *strings = (char *)(l + 1);
 
     l->engine = rq->api->engine;
@@ -285,6 +297,7 @@ static void read_list(struct request *rq, struct store_reader *r)
     l->filter = *f;
     l->filter.agent_id = copy_to(&strings, f->agent_id);
     l->filter.status = copy_to(&strings, f->status);
+    l->filter.session = copy_to(&strings, f->session);
     l->before = q->before;
     l->filter.before = f->before == NULL ? NULL : &l->before;
     l->filter.max_bytes = FILL_BYTES;

@@ -3,67 +3,19 @@
  * long, so it happens aside. */
 #include "api/router.h"
 
-#include "api/hub.h"
+#include "api/bundle.h"
 #include "api/params.h"
 #include "api/policy_run.h"
 #include "base/clock.h"
 
 /* ---- setting ---- */
 
-struct bundle_text {
-    struct str raw, yaml; /* the field as it came, and decoded; absent: not given */
-};
-
-static bool decode_bundle(struct bundle_text *b, struct arena *a, struct err *e)
-{
-    if (!str_present(b->raw))
-        return true;
-    b->yaml = json_string(b->raw, a);
-    return str_present(b->yaml) || err_set(e, ERR_INTERNAL, "out of memory for a bundle");
-}
-
-/* The cache first: the executor that finds the new hash in the agent's row then finds the bundle.
- */
-static bool compile_setting(struct request *rq, struct err *e)
-{
-    struct policy_setting *in = &rq->cmd->in.policy_set;
-    struct bundle_text *bundle = rq->state;
-    struct policy *p;
-
-    if (!decode_bundle(bundle, rq->arena, e))
-        return false;
-    p = policy_compile(bundle->yaml, "", e);
-    if (p == NULL)
-        return false;
-    in->bundle = bundle->yaml;
-    in->hash = *policy_hash(p);
-    policy_cache_put(engine_policies(rq->api->engine), &in->hash, p);
-    policy_unref(p);
-    return true;
-}
-
-/* Needs no reader: a store that is away is the write's affair, which waits for it. */
-static void set_policy(struct read_job *job, struct store_reader *r, const struct err *why)
-{
-    struct request *rq = request_of_job(job);
-    struct err e;
-
-    (void)r;
-    (void)why;
-    if (hub_is_draining(rq->api->hub) && http_is_gone(rq->x)) /* the kernel's end waits for us */
-        request_refuse(rq, ERR_UNAVAILABLE, "the kernel is stopping");
-    else if (compile_setting(rq, &e))
-        request_submit(rq, request_reply_empty);
-    else
-        request_reply_error(rq, &e);
-}
-
 void policies_set(struct request *rq)
 {
-    struct command *cmd = request_command(rq, COMMAND_POLICY_SET);
-    struct bundle_text *bundle = arena_new(rq->arena, struct bundle_text);
+    struct policy_setting *in = &request_command(rq, COMMAND_POLICY_SET)->in.policy_set;
+    struct str bundle;
     const struct json_field fields[] = {
-        {.name = "bundle", .required = true, .types = TYPE(STRING), .value = &bundle->raw},
+        {.name = "bundle", .required = true, .types = TYPE(STRING), .value = &bundle},
     };
     struct err e;
 
@@ -71,11 +23,8 @@ void policies_set(struct request *rq)
         request_reply_error(rq, &e);
         return;
     }
-    cmd->in.policy_set.agent_id = rq->path_id;
-    cmd->bytes = bundle->raw.n;
-    rq->state = bundle;
-    rq->job.run = set_policy;
-    readers_push(rq->api->aside, &rq->job);
+    in->agent_id = rq->path_id;
+    bundle_submit(rq, bundle, &in->bundle, &in->hash, request_reply_empty);
 }
 
 /* ---- testing ---- */
@@ -87,7 +36,8 @@ struct test_query {
     struct str cases; /* raw; absent: none */
     bool one;         /* of execution_id */
     struct uuid execution_id;
-    bool newest; /* executions */
+    bool newest;        /* executions */
+    struct str session; /* of the newest; absent: any */
     int64_t since_us, limit;
 };
 
@@ -105,14 +55,12 @@ static bool decode_executions(struct str object, struct test_query *q, struct ar
         return true;
     q->newest = true;
     if (!json_fields(object, false, fields, COUNT(fields), a, e) ||
-        !field_text("session", session, 1, SHORT_TEXT_MAX, a, &session, e) ||
+        !field_text("session", session, 1, SHORT_TEXT_MAX, a, &q->session, e) ||
         !field_int("limit", limit, 1, EXECUTIONS_LIMIT_MAX, &q->limit, e))
         return false;
     if (str_present(since) && !clock_parse_rfc3339(json_string(since, a), &q->since_us))
         return err_set(e, ERR_VALIDATION, "field \"since\" must be a time like %s",
                        "2026-01-02T03:04:05Z");
-    if (str_present(session))
-        q->newest = false; /* no execution has one in this version */
     return true;
 }
 
@@ -194,6 +142,7 @@ static void take_recorded(const struct request *rq, const struct test_query *q,
     const struct recorded_query recorded = {
         .agent_id = rq->path_id,
         .execution_id = q->one ? &q->execution_id : NULL,
+        .session = q->session,
         .since_us = q->since_us,
         .limit = q->limit,
     };
@@ -210,7 +159,7 @@ static bool prepare(struct request *rq, struct store_reader *r, struct policy_ru
     struct agent_view agent;
     bool found;
 
-    if (!decode_bundle(&q->bundle, rq->arena, e) || !take_cases(rq, q, run, e))
+    if (!bundle_decode(&q->bundle, rq->arena, e) || !take_cases(rq, q, run, e))
         return false;
     if (str_present(q->bundle.yaml)) {
         run->tested = policy_compile(q->bundle.yaml, "", e);

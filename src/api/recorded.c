@@ -15,7 +15,7 @@ struct decided {
 };
 
 struct recorded {
-    char *agent_id; /* owned */
+    char *agent_id, *session; /* owned */
     struct execution_filter filter;
     struct uuid before; /* the last execution that was listed */
     int64_t since_us, left;
@@ -54,6 +54,10 @@ struct recorded *recorded_new(const struct recorded_query *q)
 
     rec->agent_id = xstrdup(q->agent_id);
     rec->filter.agent_id = str_make(rec->agent_id, q->agent_id.n);
+    if (str_present(q->session)) {
+        rec->session = xstrdup(q->session);
+        rec->filter.session = str_make(rec->session, q->session.n);
+    }
     rec->filter.low = first_id_at(q->since_us);
     memset(rec->filter.high.b, 0xff, sizeof(rec->filter.high.b));
     rec->filter.limit = EXECUTIONS_AHEAD;
@@ -76,6 +80,7 @@ void recorded_free(struct recorded *rec)
     free(rec->decided);
     free(rec->steps);
     free(rec->agent_id);
+    free(rec->session);
     free(rec);
 }
 

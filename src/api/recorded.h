@@ -21,10 +21,11 @@ struct recorded_step {
 struct recorded;
 
 /* Which executions: this one, or the `limit` newest of the agent that were created at or after
- * since_us. */
+ * since_us, in that session if one is given. */
 struct recorded_query {
     struct str agent_id;             /* copied */
     const struct uuid *execution_id; /* NULL: the newest */
+    struct str session;              /* copied; absent: any */
     int64_t since_us, limit;
 };
 struct recorded *recorded_new(const struct recorded_query *q);

@@ -31,6 +31,7 @@ static const struct route ROUTES[] = {
     {ROUTE("POST", EXECUTION "/suspend"), SIGNED(LEASE_REQUIRED), lease_post_suspend},
     {ROUTE("POST", EXECUTION "/complete"), SIGNED(LEASE_REQUIRED), executions_complete},
     {ROUTE("POST", EXECUTION "/fail"), SIGNED(LEASE_REQUIRED), executions_fail},
+    /* With a policy_bundle it needs policies:write too. */
     {ROUTE("POST", "/v0/agents"), BEARER("agents:write"), agents_register},
     {ROUTE("GET", "/v0/agents"), BEARER("agents:read"), agents_list},
     {ROUTE("GET", AGENT), BEARER("agents:read"), agents_get},

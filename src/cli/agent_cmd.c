@@ -4,7 +4,6 @@
 #include "cli/commands.h"
 #include "cli/layout.h"
 #include "cli/manifest.h"
-#include "cli/policy_cmd.h"
 #include "cli/table.h"
 #include "cli/view.h"
 #include "cli/visit.h"
@@ -171,6 +170,8 @@ done:
 
 /* ---- add ---- */
 
+/* With its policy in the same request: it never runs without. An agent whose entry names none keeps
+ * the one it has. */
 static bool register_agent(struct visit *v, const struct manifest_agent *agent, struct err *e)
 {
     struct buf body = {0};
@@ -182,16 +183,12 @@ static bool register_agent(struct visit *v, const struct manifest_agent *agent, 
     jw_member_str(&w, "secret", agent->secret);
     if (agent->lease_timeout_seconds > 0)
         jw_member_int(&w, "lease_timeout_seconds", agent->lease_timeout_seconds);
+    if (str_present(agent->policy_bundle))
+        jw_member_str(&w, "policy_bundle", agent->policy_bundle);
     jw_close(&w, '}');
     bool ok = client_call(v->client, "POST", AGENTS_PATH, buf_str(&body), &v->answer, e);
     buf_free(&body);
     return ok;
-}
-
-/* An agent whose entry names no policy keeps the one it has. */
-static bool set_policy(struct visit *v, const struct manifest_agent *agent, struct err *e)
-{
-    return !str_present(agent->policy_bundle) || bundle_send(v, agent->id, agent->policy_bundle, e);
 }
 
 static void print_registered(struct cli *c, const struct manifest_agent *agent)
@@ -227,10 +224,6 @@ static int add_agents(struct cli *c, struct visit *v, const struct manifest *m)
             break;
         }
         jw_raw(&w, buf_str(&v->answer));
-        if (!set_policy(v, &m->agents[i], &e)) {
-            code = fail_agent(c, &m->agents[i], &e);
-            break;
-        }
         if (!cli_json(c))
             print_registered(c, &m->agents[i]);
     }

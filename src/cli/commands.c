@@ -25,11 +25,14 @@ static const struct arg_flag WATCH_FLAGS[] = {{"json", NULL, "print one event a 
 static const struct arg_flag LIST_FLAGS[] = {
     {"agent", "ID", "only this agent's"},
     {"status", "STATUS", "pending, running, blocked, completed, failed or cancelled"},
+    {"session", "NAME", "only this session's"},
     {"limit", "N", "at most so many, newest first (default 50)"},
     JSON_FLAG,
     URL_FLAG,
 };
 static const struct arg_flag CREATE_FLAGS[] = {
+    {"session", "NAME", "the session it belongs to: one of its runs goes on at a time"},
+    {"parent", "ID", "the completed run that it continues, instead of the session's last"},
     {"idempotency-key", "KEY", "create once: a repeat with the same key shows the first one"},
     {"on-behalf-of", "NAME", "the end user whom the run serves; recorded"},
     {"watch", NULL, "then follow it, as 'rebuno exec watch' does"},
@@ -142,8 +145,11 @@ static const struct command COMMANDS[] = {
      .summary = "start a run of an agent",
      .text = "Starts a run of an agent on an input, which is any JSON ('-' reads it from\n"
              "standard input; without one it is null). The bytes are sent as they are.\n"
+             "In a session it waits for those that were created before it, and continues\n"
+             "the last one of this agent that completed.\n"
              "\n"
-             "  rebuno exec create coder '{\"task\": \"fix the build\"}' --watch\n",
+             "  rebuno exec create coder '{\"task\": \"fix the build\"}' --watch\n"
+             "  rebuno exec create coder '{\"task\": \"and the tests\"}' --session build-7\n",
      .min_args = 1,
      .max_args = 2,
      FLAGS(CREATE_FLAGS),

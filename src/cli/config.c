@@ -428,11 +428,12 @@ static const char *take_secret(char *in_argv)
     /* They live to the end of the process; held here, no leak checker takes them for lost. */
     static char *held[8];
     static size_t n;
-    char *kept = xstrdup(str_of(in_argv));
+    size_t length = strlen(in_argv);
+    char *kept = xstrdup(str_make(in_argv, length));
 
     if (n < COUNT(held))
         held[n++] = kept;
-    memset(in_argv, '*', strlen(in_argv));
+    memset(in_argv, '*', length);
     return kept;
 }
 

@@ -19,7 +19,7 @@ struct event_step {
 /* What lines are made of; absent fields are STR_NONE. */
 struct payload {
     struct str step_id, kind, target, error, usage, rule, reason, output, attempt, by, of, status;
-    struct str approval, decided_by, rationale, until, key;
+    struct str approval, decided_by, rationale, until, key, session, parent;
 };
 
 struct line {
@@ -68,6 +68,8 @@ static void read_payload(struct str json, struct payload *p, struct arena *a)
         {"rationale", true, &p->rationale},
         {"until", true, &p->until},
         {"key", true, &p->key},
+        {"session", true, &p->session},
+        {"parent_execution_id", true, &p->parent},
     };
 
     view_read(json, fields, COUNT(fields), a);
@@ -221,6 +223,16 @@ static void end_execution(struct event_log *log, const struct event *ev, const s
         buf_add(&log->outcome, p->reason);
 }
 
+static void describe_created(const struct payload *p, struct line *l)
+{
+    if (str_present(p->by))
+        buf_printf(&l->what, "by %.*s", STR_ARG(p->by));
+    if (str_present(p->of))
+        buf_printf(&l->what, " on behalf of %.*s", STR_ARG(p->of));
+    if (str_present(p->session))
+        buf_printf(&l->detail, "in session %.*s", STR_ARG(p->session));
+}
+
 static void describe_execution(struct event_log *log, const struct event *ev,
                                const struct payload *p, struct line *l)
 {
@@ -229,12 +241,11 @@ static void describe_execution(struct event_log *log, const struct event *ev,
     l->type_paint = view_status_paint(verb);
     if (str_eq(verb, STR("created"))) {
         log->created_us = ev->at_us;
-        if (str_present(p->by))
-            buf_printf(&l->what, "by %.*s", STR_ARG(p->by));
-        if (str_present(p->of))
-            buf_printf(&l->what, " on behalf of %.*s", STR_ARG(p->of));
+        describe_created(p, l);
         return;
     }
+    if (str_eq(verb, STR("started")) && str_present(p->parent))
+        buf_printf(&l->what, "continues %.*s", STR_ARG(view_short_id(p->parent)));
     if (str_eq(verb, STR("completed")) || str_eq(verb, STR("failed")) ||
         str_eq(verb, STR("cancelled")))
         end_execution(log, ev, p);

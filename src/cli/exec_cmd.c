@@ -69,6 +69,7 @@ static bool list_page(struct cli *c, struct visit *v, struct listing *l, struct 
     buf_printf(&path, "/v0/executions?limit=%d", (int)(l->left < LIST_PAGE ? l->left : LIST_PAGE));
     add_query(&path, "agent_id", cli_flag(c, "agent"));
     add_query(&path, "status", cli_flag(c, "status"));
+    add_query(&path, "session", cli_flag(c, "session"));
     add_query(&path, "cursor", l->cursor.p);
     buf_add_byte(&path, '\0');
     bool ok = client_get(v->client, path.p, &v->answer, e);
@@ -192,8 +193,8 @@ static void print_approvals(struct cli *c, struct str waiting_on, struct arena *
 
 static void print_execution(struct cli *c, struct visit *v)
 {
-    struct str id, agent, status, input, output, reason, key, by, of, created, updated, deadline,
-        waiting;
+    struct str id, agent, status, input, output, reason, session, parent, key, by, of, created,
+        updated, deadline, waiting;
     const struct view_field fields[] = {
         {"id", true, &id},
         {"agent_id", true, &agent},
@@ -201,6 +202,8 @@ static void print_execution(struct cli *c, struct visit *v)
         {"input", false, &input},
         {"output", false, &output},
         {"failure_reason", true, &reason},
+        {"session", true, &session},
+        {"parent_execution_id", true, &parent},
         {"idempotency_key", true, &key},
         {"created_by", true, &by},
         {"on_behalf_of", true, &of},
@@ -219,6 +222,8 @@ static void print_execution(struct cli *c, struct visit *v)
     view_pair(c, "waits for", waiting_text(waiting, now, a));
     print_approvals(c, waiting, a);
     view_pair_painted(c, "reason", PAINT_BAD, reason);
+    view_pair(c, "session", session);
+    view_pair(c, "parent", parent);
     view_pair(c, "created", view_when(created, now, a));
     view_pair(c, "created by", by);
     view_pair(c, "on behalf of", of);

@@ -34,13 +34,15 @@ static bool read_input(struct cli *c, struct buf *from_stdin, struct str *input,
                    bad.message);
 }
 
-static void write_request(struct cli *c, struct str input, struct buf *body)
+static void write_request(struct cli *c, struct str input, struct str parent, struct buf *body)
 {
     struct json_writer w = {.out = body};
 
     jw_open(&w, '{');
     jw_member_str(&w, "agent_id", cli_arg(c, 0));
     jw_member_raw_opt(&w, "input", input);
+    jw_member_str_opt(&w, "session", str_of(cli_flag(c, "session")));
+    jw_member_str_opt(&w, "parent_execution_id", parent);
     jw_member_str_opt(&w, "idempotency_key", str_of(cli_flag(c, "idempotency-key")));
     jw_member_str_opt(&w, "on_behalf_of", str_of(cli_flag(c, "on-behalf-of")));
     jw_close(&w, '}');
@@ -92,21 +94,36 @@ static int print_created(struct cli *c, struct visit *v, bool watch)
 
 static int fail_create(struct cli *c, const struct visit *v, struct err *e)
 {
-    if (client_status(v->client) == 404) /* this route knows no other */
+    bool agent_alone = cli_flag(c, "parent") == NULL; /* is what a 404 can mean */
+
+    if (client_status(v->client) == 404 && agent_alone)
         err_set(e, ERR_NOT_FOUND,
                 "no such agent \"%.200s\": add it with 'rebuno agent add MANIFEST'",
                 cli_arg(c, 0).p);
     return cli_fail(c, e);
 }
 
+/* Absent when none is meant. */
+static int find_parent(struct cli *c, struct visit *v, struct str *parent)
+{
+    struct str given = str_of(cli_flag(c, "parent"));
+    int code = str_present(given) ? visit_find(c, v, &VISIT_EXECUTION, given) : EXIT_OK;
+
+    *parent = v->id;
+    return code;
+}
+
 static int create(struct cli *c, struct visit *v, struct str input)
 {
     bool watch = cli_flag(c, "watch") != NULL;
     struct buf body = {0};
+    struct str parent;
     struct err e;
-    int code;
+    int code = find_parent(c, v, &parent);
 
-    write_request(c, input, &body);
+    if (code != EXIT_OK)
+        return code;
+    write_request(c, input, parent, &body);
     if (client_call(v->client, "POST", "/v0/executions", buf_str(&body), &v->answer, &e))
         code = print_created(c, v, watch);
     else

@@ -20,7 +20,8 @@ void bundle_free(struct bundle *b)
     policy_unref(b->policy);
 }
 
-bool bundle_send(struct visit *v, struct str agent_id, struct str yaml, struct err *e)
+/* Makes it the agent's. */
+static bool send_bundle(struct visit *v, struct str agent_id, struct str yaml, struct err *e)
 {
     struct buf body = {0}, path = {0};
     struct json_writer w = {.out = &body};
@@ -79,7 +80,7 @@ int cmd_policy_set(struct cli *c)
     code = visit_begin(c, &v);
     if (code != EXIT_OK)
         goto done;
-    if (bundle_send(&v, agent_id, buf_str(&b.yaml), &e))
+    if (send_bundle(&v, agent_id, buf_str(&b.yaml), &e))
         print_set(c, agent_id, b.policy);
     else
         code = cli_fail(c, &e);

@@ -15,7 +15,5 @@ struct bundle {
  * has file, line and column. Free it either way. */
 MUST_USE bool bundle_load(const char *path, struct bundle *out, struct err *e);
 void bundle_free(struct bundle *b);
-/* Makes it the agent's. */
-MUST_USE bool bundle_send(struct visit *v, struct str agent_id, struct str yaml, struct err *e);
 
 #endif

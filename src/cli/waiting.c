@@ -47,6 +47,8 @@ static void add_text(struct buf *out, const struct entry *entry, int64_t now_us)
     } else if (str_eq(entry->kind, STR("rate_limit"))) {
         buf_add(out, STR("its rate limit"));
         add_until(out, " (free in ", entry->until, ")", now_us);
+    } else if (str_eq(entry->kind, STR("session"))) {
+        buf_printf(out, "session %.*s", STR_ARG(entry->id));
     } else {
         buf_add(out, entry->kind);
         add_until(out, " (until in ", entry->until, ")", now_us);
@@ -71,6 +73,8 @@ static void add_advice(struct buf *out, const struct entry *entry, int64_t now_u
     } else if (str_eq(entry->kind, STR("rate_limit"))) {
         buf_add(out, STR("its rate limit"));
         add_until(out, ", free in ", entry->until, "", now_us);
+    } else if (str_eq(entry->kind, STR("session"))) {
+        buf_printf(out, "its turn in session %.*s", STR_ARG(entry->id));
     } else {
         buf_add(out, entry->kind);
     }

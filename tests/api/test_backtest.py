@@ -321,8 +321,19 @@ class TestNewestExecutions:
         assert len(self.of_runs(client, runs, since="1900-01-01T00:00:00Z")) == 5
         assert self.of_runs(client, runs, since="9999-12-31T23:59:59Z") == []
 
-    def test_a_session_has_none_yet(self, client: BearerClient, runs: list[Attempt]) -> None:
-        assert self.of_runs(client, runs, session="s") == []
+    def test_of_a_session(
+        self, client: BearerClient, runs: list[Attempt], new_run: NewRun, session: str
+    ) -> None:
+        """Its executions of this agent, whatever became of them."""
+        turns = []
+        for n in range(3):
+            turns.append(new_run(session=session))
+            turns[-1].record("ok", {"run": n})
+            turns[-1].denied("no", {"run": n})
+            turns[-1].fail().expect(204)
+        assert self.of_runs(client, turns, session=session) == [2, 1, 0]
+        assert self.of_runs(client, turns, session=session, limit=2) == [2, 1]
+        assert self.of_runs(client, runs, session=f"{session}x") == []
 
     def test_of_this_agent_alone(
         self, client: BearerClient, runs: list[Attempt], new_agent: NewAgent

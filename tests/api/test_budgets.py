@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from conftest import NewRun, SetPolicy
+from conftest import NewAgent, NewRun, SetPolicy
 from harness import Attempt, BearerClient, rule
 
 EXCEEDED = "execution_token_budget_exceeded"
@@ -125,11 +125,64 @@ class TestReached:
             run.denied("model", 1, kind="llm_call")
 
     def test_of_a_session_is_the_executions_own(self, new_run: NewRun, policy: SetPolicy) -> None:
-        """Without a session; there are none in this version."""
+        """Without a session."""
         policy(spending(50, scope="session"))
         for run in (new_run(), new_run()):
             call(run, 0, BODIES["gemini"])
             run.denied("model", 1, kind="llm_call")
+
+    def test_of_a_session(self, new_run: NewRun, policy: SetPolicy, session: str) -> None:
+        """All its executions count, those that failed as well; another session does not."""
+        policy(spending(250, scope="session"))
+        first = new_run(session=session)
+        call(first, 0, BODIES["openai"])
+        first.fail().expect(204)
+        second = new_run(session=session)
+        call(second, 0, BODIES["anthropic"])
+        call(second, 1, BODIES["ollama"])  # 200 of 250 were used
+        assert second.denied("model", {"n": 2}, kind="llm_call")["reason"] == EXCEEDED
+        second.complete().expect(204)
+        assert new_run(session=session).denied("model", 0, kind="llm_call")["rule_id"] == "spend"
+        call(new_run(session=f"{session}-2"), 0, BODIES["openai"])
+        call(new_run(), 0, BODIES["openai"])
+
+    def test_of_a_session_with_several_agents(
+        self,
+        client: BearerClient,
+        new_run: NewRun,
+        policy: SetPolicy,
+        new_agent: NewAgent,
+        session: str,
+    ) -> None:
+        policy(spending(100, scope="session"))
+        other = new_agent()
+        created = client.create(other.id, session=session)
+        theirs = other.take_attempt(created["id"])
+        call(theirs, 0, BODIES["gemini"])  # no policy is in its way
+        theirs.complete().expect(204)
+        mine = new_run(session=session)
+        assert mine.denied("model", 0, kind="llm_call")["reason"] == EXCEEDED
+
+    def test_an_execution_in_a_session_counts_for_itself(
+        self, new_run: NewRun, policy: SetPolicy, session: str
+    ) -> None:
+        policy(spending(50))
+        for _ in range(2):
+            run = new_run(session=session)
+            call(run, 0, BODIES["openai"])
+            run.denied("model", 1, kind="llm_call")
+            run.complete().expect(204)
+
+    def test_a_person_may_go_over_that_of_a_session(
+        self, client: BearerClient, new_run: NewRun, policy: SetPolicy, session: str
+    ) -> None:
+        policy(spending(50, scope="session", on_exceed="require_approval"))
+        first = new_run(session=session)
+        call(first, 0, BODIES["openai"])
+        first.complete().expect(204)
+        run = new_run(session=session)
+        client.grant(run.hold("model", 0, kind="llm_call")).expect(204)
+        run.redelivered().proceed("model", 0, kind="llm_call")
 
     def test_a_person_may_go_over_it(
         self, client: BearerClient, run: Attempt, policy: SetPolicy

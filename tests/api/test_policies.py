@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
-from conftest import NewKernel, SetPolicy
-from harness import Attempt, BearerClient, FakeAgent, bundle, hash_of, rule
+from conftest import NewAgent, NewKernel, SetPolicy
+from harness import Attempt, BearerClient, FakeAgent, bundle, eventually, hash_of, rule
 
 BUNDLE_MAX = 4 * 1024 * 1024
 ALLOW = bundle(rule("all", "allow"))
@@ -331,6 +331,149 @@ class TestWhenItCounts:
         with ThreadPoolExecutor(10) as pool:
             list(pool.map(lambda text: client.set_policy(agent.id, text), texts))
         assert shown(client, agent) in texts
+
+
+def register(client: BearerClient, agent: FakeAgent, **fields: Any) -> Any:
+    return client.post("/v0/agents", agent.registration(**fields))
+
+
+class TestWithTheRegistration:
+    """A bundle that POST /v0/agents brings: the agent and its policy are one write."""
+
+    NONE = bundle(rule("none", "deny"))
+
+    @pytest.fixture
+    def stranger(self, new_agent: NewAgent) -> FakeAgent:
+        return new_agent(register=False)
+
+    def test_decides_the_first_step(self, client: BearerClient, stranger: FakeAgent) -> None:
+        text = '# über\r\nrules:\n  - id: "a b"   # 😀\n    then: {decision: allow}\n\n'
+        answer = register(client, stranger, policy_bundle=text).expect(201).json
+        assert answer["policy_bundle"] == text
+        assert client.get(f"/v0/agents/{stranger.id}").expect(200).json == answer
+        run = stranger.take_attempt(client.create(stranger.id)["id"])
+        run.proceed("x")
+        [allowed] = [e["payload"] for e in client.events(run.id) if e["type"] == "step.allowed"]
+        assert (allowed["rule_id"], allowed["policy_hash"]) == ("a b", hash_of(text))
+
+    def test_no_step_comes_before_it(self, client: BearerClient, new_agent: NewAgent) -> None:
+        """Runs are created from the moment on at which the agent is there."""
+
+        def first_step(agent: FakeAgent) -> str:
+            body = {"agent_id": agent.id}
+            created = eventually(
+                lambda: client.post("/v0/executions", body).expect(201).json, interval=0
+            )
+            decision = agent.take_attempt(created["id"]).submit("x").expect(200).json
+            return str(decision.get("rule_id", decision["decision"]))
+
+        agents = [new_agent(register=False) for _ in range(10)]
+        with ThreadPoolExecutor(1) as pool:
+            for agent in agents:
+                first = pool.submit(first_step, agent)
+                register(client, agent, policy_bundle=self.NONE).expect(201)
+                assert first.result() == "none"
+
+    @pytest.mark.parametrize("fields", [{}, {"policy_bundle": None}], ids=["missing", "null"])
+    def test_without_one_it_stays(
+        self, client: BearerClient, stranger: FakeAgent, fields: dict[str, Any]
+    ) -> None:
+        assert "policy_bundle" not in register(client, stranger, **fields).expect(201).json
+        register(client, stranger, policy_bundle=ALLOW).expect(201)
+        assert register(client, stranger, **fields).expect(201).json["policy_bundle"] == ALLOW
+        assert shown(client, stranger) == ALLOW
+
+    def test_replaces_the_one_before(self, client: BearerClient, run: Attempt) -> None:
+        """And what else was registered; what the agent said of itself stays."""
+        agent = run.agent
+        target = f"/v0/agents/{agent.id}/metadata"
+        agent.client().request("PUT", target, body={"description": "d"}).expect(204)
+        client.set_policy(agent.id, ALLOW)
+        run.proceed("x", 1)
+        fields = {"policy_bundle": self.NONE, "lease_timeout_seconds": 60}
+        again = register(client, agent, **fields).expect(201).json
+        assert {name: again[name] for name in fields} == fields
+        assert again["description"] == "d"
+        assert run.denied("x", 2)["rule_id"] == "none"
+        client.set_policy(agent.id, ALLOW)
+        run.proceed("x", 3)
+
+    @pytest.mark.parametrize(
+        ("text", "word", "line", "column"), REFUSED.values(), ids=REFUSED.keys()
+    )
+    def test_one_that_does_not_compile_registers_nothing(
+        self,
+        client: BearerClient,
+        stranger: FakeAgent,
+        text: str,
+        word: str,
+        line: int,
+        column: int,
+    ) -> None:
+        refused = register(client, stranger, policy_bundle=text).expect(400, "validation_error")
+        assert word in refused.message
+        assert f"line {line}, column {column}" in refused.message
+        client.get(f"/v0/agents/{stranger.id}").expect(404, "not_found")
+
+    @pytest.mark.parametrize("text", ["", "rules: [{id: a, then: {decision: maybe}}]"])
+    def test_one_that_does_not_compile_changes_nothing(
+        self, client: BearerClient, run: Attempt, text: str
+    ) -> None:
+        agent = run.agent
+        client.set_policy(agent.id, ALLOW)
+        before = client.get(f"/v0/agents/{agent.id}").expect(200).json
+        changed = {
+            **agent.registration(lease_timeout_seconds=60, policy_bundle=text),
+            "webhook_url": "http://127.0.0.1:9/elsewhere",
+            "secret": "another",
+        }
+        client.post("/v0/agents", changed).expect(400, "validation_error")
+        assert client.get(f"/v0/agents/{agent.id}").expect(200).json == before
+        run.proceed("x")
+        agent.take_attempt(client.create(agent.id)["id"])  # signed with the secret of before
+
+    @pytest.mark.parametrize("value", [5, True, [], {"rules": []}])
+    def test_what_is_no_text(self, client: BearerClient, stranger: FakeAgent, value: Any) -> None:
+        body = stranger.registration(policy_bundle=value)
+        client.post("/v0/agents", body, bad=True).invalid("policy_bundle")
+        client.get(f"/v0/agents/{stranger.id}").expect(404, "not_found")
+
+    def test_a_good_one_with_a_bad_registration(
+        self, client: BearerClient, stranger: FakeAgent
+    ) -> None:
+        body = {**stranger.registration(policy_bundle=ALLOW), "webhook_url": "ftp://example.com"}
+        client.post("/v0/agents", body, bad=True).invalid("webhook_url")
+        client.get(f"/v0/agents/{stranger.id}").expect(404, "not_found")
+
+    def test_size(self, client: BearerClient, stranger: FakeAgent) -> None:
+        largest = ALLOW + "#" * (BUNDLE_MAX - len(ALLOW) - 1) + "\n"
+        register(client, stranger, policy_bundle=largest + "\n").expect(400, "validation_error")
+        client.get(f"/v0/agents/{stranger.id}").expect(404, "not_found")
+        register(client, stranger, policy_bundle=largest).expect(201)
+        assert shown(client, stranger) == largest
+        stranger.take_attempt(client.create(stranger.id)["id"]).proceed("x")
+
+    def test_many_at_once(self, client: BearerClient, stranger: FakeAgent) -> None:
+        """Each is whole: the lease and the bundle are those of one of them."""
+
+        def nth(n: int) -> dict[str, Any]:
+            text = bundle(rule(f"r{n}", "allow"))
+            return {"lease_timeout_seconds": 60 + n, "policy_bundle": text}
+
+        with ThreadPoolExecutor(10) as pool:
+            list(pool.map(lambda n: register(client, stranger, **nth(n)).expect(201), range(20)))
+        found = client.get(f"/v0/agents/{stranger.id}").expect(200).json
+        assert nth(found["lease_timeout_seconds"] - 60)["policy_bundle"] == found["policy_bundle"]
+
+    @pytest.mark.parametrize("kill", [True, False], ids=["SIGKILL", "SIGTERM"])
+    def test_after_a_restart(self, new_kernel: NewKernel, new_agent: NewAgent, kill: bool) -> None:
+        kernel = new_kernel()
+        agent = new_agent(kernel, policy_bundle=self.NONE)
+        kernel.restart(kill=kill)
+        client = kernel.client()
+        assert shown(client, agent) == self.NONE
+        run = agent.take_attempt(client.create(agent.id)["id"])
+        assert run.denied("x")["rule_id"] == "none"
 
 
 def test_json_is_yaml(client: BearerClient, agent: FakeAgent) -> None:

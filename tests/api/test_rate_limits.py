@@ -127,6 +127,48 @@ class TestScopes:
             run.proceed("x")
             refused(run)
 
+    def test_per_session(self, new_run: NewRun, policy: SetPolicy, session: str) -> None:
+        """Its executions share a bucket; one without a session, and another session, do not."""
+        policy(limited(2, per_what="session"))
+        first = new_run(session=session)
+        first.proceed("x")
+        first.complete().expect(204)
+        second = new_run(session=session)
+        second.proceed("x")
+        refused(second)
+        for run in (new_run(session=f"{session}-2"), new_run()):
+            run.proceed("x", 1)
+            run.proceed("x", 2)
+            refused(run)
+
+    def test_per_session_whatever_the_agent(
+        self,
+        client: BearerClient,
+        new_run: NewRun,
+        policy: SetPolicy,
+        new_agent: NewAgent,
+        session: str,
+    ) -> None:
+        """The bucket is the rule's and the session's."""
+        text = policy(limited(1, per_what="session"))
+        other = new_agent()
+        client.set_policy(other.id, text)
+        first = new_run(session=session)
+        first.proceed("x")
+        first.complete().expect(204)
+        created = client.create(other.id, session=session)
+        refused(other.take_attempt(created["id"]))
+
+    def test_per_execution_of_a_session(
+        self, new_run: NewRun, policy: SetPolicy, session: str
+    ) -> None:
+        policy(limited(1))
+        for _ in range(2):
+            run = new_run(session=session)
+            run.proceed("x")
+            refused(run)
+            run.complete().expect(204)
+
     def test_per_agent(
         self, client: BearerClient, new_run: NewRun, policy: SetPolicy, new_agent: NewAgent
     ) -> None:

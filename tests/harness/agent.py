@@ -265,6 +265,9 @@ class Attempt:
     def execution(self) -> Answer:
         return self.client.get(self.path())
 
+    def previous(self) -> Answer:
+        return self.client.get(self.path("/previous"))
+
     def submit(
         self,
         target: str = "tool",

@@ -221,6 +221,12 @@ class BearerClient(BaseClient):
     def cancel(self, execution_id: str) -> None:
         self.post(f"/v0/executions/{execution_id}/cancel").expect(204)
 
+    def previous(self, execution_id: str) -> Any:
+        """What the execution's parent left."""
+        answer = self.get(f"/v0/executions/{execution_id}/previous").expect(200).json
+        assert set(answer) == {"state"}
+        return answer["state"]
+
     # Policies and approvals
 
     def set_policy(self, agent_id: str, text: str) -> None:

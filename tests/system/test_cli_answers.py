@@ -6,6 +6,7 @@ import os
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -101,6 +102,39 @@ def event(seq: int, kind: str, **payload: Any) -> dict[str, Any]:
 
 COMPLETED = event(3, "execution.completed", output={"x": 1})
 PAGE = (200, "text/html", "<html>hello</html>")
+
+
+MANIFEST = """\
+agents:
+  - { id: plain, webhook_url: http://localhost:1, secret: s }
+  - { id: governed, webhook_url: http://localhost:2, secret: s, policy: "default_action: deny" }
+"""
+
+
+class TestAgentAdd:
+    def test_policies_go_with_the_agents(self, serve: Serve, tmp_path: Path) -> None:
+        """In one request each: in between a new agent would be allowed everything."""
+        (tmp_path / "agents.yaml").write_text(MANIFEST)
+        server = serve(as_json({}, 201))
+        done = server.run("agent", "add", str(tmp_path / "agents.yaml"))
+        assert (done.returncode, done.stderr) == (0, "")
+        assert [line for line, _, _ in server.requests] == ["POST /v0/agents"] * 2
+        plain, governed = (json.loads(body) for _, _, body in server.requests)
+        assert plain == {"id": "plain", "webhook_url": "http://localhost:1", "secret": "s"}
+        assert governed == {
+            "id": "governed",
+            "webhook_url": "http://localhost:2",
+            "secret": "s",
+            "policy_bundle": "default_action: deny",
+        }
+
+    def test_the_agent_that_is_refused_is_named(self, serve: Serve, tmp_path: Path) -> None:
+        (tmp_path / "agents.yaml").write_text(MANIFEST)
+        wrong = {"code": "validation_error", "message": "line 1, column 1: no"}
+        server = serve(as_json({}, 201), as_json(wrong, 400))
+        done = server.run("agent", "add", str(tmp_path / "agents.yaml"))
+        assert (done.returncode, done.stdout) == (1, "registered plain at http://localhost:1\n")
+        assert done.stderr.startswith('error: agent "governed": line 1, column 1: no')
 
 
 class TestNoKernel:

@@ -122,8 +122,11 @@ def take(cli: Cli, agent: FakeAgent) -> Any:
 
 def test_executions(cli: Cli, new_agent: NewAgent) -> None:
     agent, session = new_agent(cli.kernel, agent_id="greeter"), Session(cli)
-    (block,) = blocks("Executions")
+    block, of_a_session = blocks("Executions")
     session.run_all(block, {"rebuno exec create": lambda: complete_what_runs(cli, agent)})
+    session.run_all(
+        of_a_session, {"rebuno exec create greeter '\"hello\"'": lambda: take(cli, agent)}
+    )
 
 
 def complete_what_runs(cli: Cli, agent: FakeAgent) -> None:

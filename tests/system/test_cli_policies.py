@@ -243,6 +243,16 @@ class TestManifest:
         cli.out("agent", "add", "agents/agents.yaml")
         assert "policy_bundle" in cli.json("agent", "get", agent.id)  # left as it was
 
+    def test_add_again_replaces_it(self, cli: Cli, new_agent: NewAgent) -> None:
+        agent = new_agent(register=False)
+        for action in ("deny", "allow"):
+            policy = f"policy: |\n      default_action: {action}"
+            manifest = MANIFEST.format(id=agent.id, url=agent.webhook_url, policy=policy)
+            (cli.folder / "agents.yaml").write_text(manifest)
+            [added] = cli.json("agent", "add", "agents.yaml")
+            assert added["policy_bundle"] == f"default_action: {action}\n"
+            assert cli.json("agent", "get", agent.id) == added
+
     def test_a_bad_one_registers_nobody(self, cli: Cli) -> None:
         policy = "policy: |\n      rules: [{ id: x, reson: y }]"
         manifest = MANIFEST.format(id="nobody", url="http://localhost:1", policy=policy)

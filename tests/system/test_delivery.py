@@ -1,14 +1,17 @@
 """Deliveries: retries and their end, and bad agents that others do not wait for."""
 
 import statistics
+import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
 import pytest
 
-from harness import BearerClient, FakeAgent, Kernel, Reply, eventually
+from harness import BearerClient, Delivery, FakeAgent, Kernel, Reply, eventually
+from harness.waiting import let_pass
 
 NewKernel = Callable[..., Kernel]
 NewAgent = Callable[..., FakeAgent]
@@ -191,6 +194,60 @@ class TestSlowAgents:
             ids.discard(run.id)
             run.complete().expect(204)
         assert not ids
+
+
+class Slots:
+    """How many webhooks of some agents are being answered at once."""
+
+    def __init__(self, agents: list[FakeAgent], seconds: float) -> None:
+        self.now: Counter[str] = Counter()
+        self.most: Counter[str] = Counter()
+        self.most_in_all = 0
+        self.seconds = seconds
+        self._lock = threading.Lock()
+        for agent in agents:
+            agent.behaviour = lambda delivery, agent=agent: self.answer(agent, delivery)
+
+    def answer(self, agent: FakeAgent, delivery: Delivery) -> Reply:
+        with self._lock:
+            self.now[agent.id] += 1
+            self.most[agent.id] = max(self.most[agent.id], self.now[agent.id])
+            self.most_in_all = max(self.most_in_all, self.now.total())
+        let_pass(self.seconds)
+        with self._lock:
+            self.now[agent.id] -= 1
+        agent.attempt(delivery).complete()
+        return Reply()
+
+
+class TestSlots:
+    def test_are_shared(self, new_kernel: NewKernel, new_agent: NewAgent) -> None:
+        """No agent holds more than a quarter of them, and together they hold no more than all."""
+        kernel = new_kernel(env={"REBUNO_DISPATCH_CONCURRENCY": "8"})
+        agents, client = [new_agent(kernel) for _ in range(6)], kernel.client()
+        slots = Slots(agents, 0.05)
+        ids = [client.create(agent.id)["id"] for _ in range(8) for agent in agents]
+        for execution_id in ids:
+            assert ended(client, execution_id)["status"] == "completed"
+        assert set(slots.most.values()) <= {1, 2}, slots.most
+        assert max(slots.most.values()) == 2
+        assert 4 <= slots.most_in_all <= 8, slots.most_in_all
+
+    def test_one_for_who_does_not_answer(self, new_kernel: NewKernel, new_agent: NewAgent) -> None:
+        """From its first unanswered delivery on, until it answers one."""
+        env = {"REBUNO_DISPATCH_CONCURRENCY": "16", "REBUNO_DISPATCH_TIMEOUT": "300ms"}
+        kernel = new_kernel(env=env)
+        agent, client = new_agent(kernel), kernel.client()
+        agent.behaviour = lambda d: Reply(hang_s=60)
+        first = client.create(agent.id)
+        eventually(lambda: failures(client, first["id"]) >= 1)
+        slots = Slots([agent], 0.35)
+        ids = [client.create(agent.id)["id"] for _ in range(6)]
+        eventually(lambda: agent.count(ids[-1]) >= 1, 20)
+        assert slots.most[agent.id] <= 2, "one, and the next while its thread still sleeps"
+        slots.seconds = 0
+        for execution_id in [first["id"], *ids]:
+            assert ended(client, execution_id, 60)["status"] == "completed"
 
 
 def misbehave(agent: FakeAgent, kind: str) -> None:

@@ -5,20 +5,25 @@ recorded effect happens once, results are the same, and the log has no gap. The 
 tests/harness/faults.py.
 """
 
+import contextlib
+import http.client
 import os
 import random
 import re
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from datetime import datetime
 from typing import Any
 
 import pytest
 
 from harness import Deadline, FakeAgent, Kernel, eventually
 from harness.faults import FAULT_BINARY, POINTS, Point
-from harness.kernel import BINARY, REPOSITORY
+from harness.kernel import BINARY, REPOSITORY, KernelDiedError
 from harness.worker import Worker, expected, persistent
 
 NewKernel = Callable[..., Kernel]
@@ -98,8 +103,13 @@ class Runs:
             if len(self.created) % 5 == 0:
                 self._cancel(self.created[f"run-{len(self.created) - 3}"])
 
+    def _fields(self, number: int) -> dict[str, Any]:
+        """What the creation of this run says beside its key."""
+        return {}
+
     def _create_one(self, key: str) -> None:
-        body = {"agent_id": self.agent.id, "idempotency_key": key}
+        more = self._fields(len(self.created))
+        body = {"agent_id": self.agent.id, "idempotency_key": key, **more}
         answer = persistent(lambda: self.client.post("/v0/executions", body))
         assert answer.status in (200, 201), answer
         self.created[key] = answer.json["id"]
@@ -171,6 +181,40 @@ class Runs:
                 assert steps[step_id]["result"] == expected(number)
 
 
+class Turns(Runs):
+    """The same in a few sessions: between an end and the start of what waited for it the kernel may
+    die at any moment, and it goes on."""
+
+    SESSIONS = 3
+    OPEN_MAX = 9
+
+    def _fields(self, number: int) -> dict[str, Any]:
+        return {"session": f"session-{number % self.SESSIONS}"}
+
+    def _look_at(self, execution_id: str) -> None:
+        super()._look_at(execution_id)
+        session = f"session-{len(self._over) % self.SESSIONS}"
+        target = f"/v0/executions?status=running&session={session}"
+        running = persistent(lambda: self.client.get(target)).expect(200).json["executions"]
+        assert len(running) <= 1, running
+
+    def check(self) -> None:
+        super().check()
+        for number in range(self.SESSIONS):
+            target = f"/v0/executions?limit=200&session=session-{number}"
+            page = self.client.get(target).expect(200).json
+            self._check_parents(page["executions"][::-1])
+
+    def _check_parents(self, executions: list[dict[str, Any]]) -> None:
+        """One client creates them all, so they run in the order of their ids."""
+        last = None
+        for execution in executions:
+            started = "execution.started" in self.client.event_types(execution["id"])
+            assert execution.get("parent_execution_id") == (last if started else None)
+            if execution["status"] == "completed":
+                last = execution["id"]
+
+
 ENDS = {"execution.completed", "execution.failed", "execution.cancelled"}
 
 
@@ -188,6 +232,7 @@ TRAFFIC: dict[str, Callable[[Kernel, FakeAgent], Runs]] = {
     "runs": Runs,
     # A MiB in a few groups, so that the log is copied and started anew again and again.
     "large runs": lambda kernel, agent: Runs(kernel, agent, padding=40_000),
+    "turns": Turns,
 }
 
 
@@ -239,6 +284,18 @@ def test_killed_at(point: Point, fault_kernel: Kernel, new_agent: NewAgent) -> N
     traffic.check()
 
 
+AROUND_AN_END = ["store.apply.before", "store.commit.after", "engine.answers.before"]
+
+
+@cases(
+    [replace(p, traffic="turns", passings=(1, 7, 23)) for p in POINTS if p.name in AROUND_AN_END]
+)
+def test_turns_of_a_kernel_killed_at(
+    point: Point, fault_kernel: Kernel, new_agent: NewAgent
+) -> None:
+    test_killed_at(point, fault_kernel, new_agent)
+
+
 @cases([point for point in POINTS if point.fails])
 def test_failing_at(point: Point, fault_kernel: Kernel, new_agent: NewAgent) -> None:
     """The call fails as a broken disk would; the kernel lives, and takes writes again by itself."""
@@ -258,3 +315,33 @@ def test_failing_at(point: Point, fault_kernel: Kernel, new_agent: NewAgent) -> 
                 deadline.pause()
             assert traffic.worker.total >= enough, kernel.log_tail()
     traffic.check()
+
+
+def test_dies_between_an_end_and_the_next_start(
+    fault_kernel: Kernel, new_agent: NewAgent, session: str
+) -> None:
+    """The end is on disk and was not answered; its session's next one starts after the restart."""
+    kernel = fault_kernel.start()
+    agent, client = new_agent(kernel), kernel.client()
+    run = agent.take_attempt(client.create(agent.id, session=session)["id"])
+    eventually(lambda: "dispatch.acked" in client.event_types(run.id))
+    waiting = client.create(agent.id, session=session)["id"]
+    for passing in range(1, 20):  # the start commits as well
+        kernel.kill()
+        kernel.env["REBUNO_FAULT"] = f"store.commit.after:{passing}"
+        with contextlib.suppress(KernelDiedError):
+            kernel.start()
+            with contextlib.suppress(OSError, http.client.HTTPException):
+                run.complete("o", state=passing)
+        kernel.kill()
+        del kernel.env["REBUNO_FAULT"]
+        begin = time.time()
+        kernel.start()
+        if client.execution(run.id)["status"] == "completed":
+            break
+    eventually(lambda: client.execution(waiting)["status"] == "running")
+    started = client.events(waiting)[1]
+    assert started["type"] == "execution.started"
+    assert datetime.fromisoformat(started["occurred_at"]).timestamp() >= begin
+    later = agent.take_attempt(waiting)
+    assert later.previous().expect(200).json == {"state": passing}

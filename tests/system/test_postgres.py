@@ -1,5 +1,6 @@
 """What is special about PostgreSQL: it can be away, break off, and serve several kernels."""
 
+import http.client
 import random
 import threading
 import time
@@ -12,6 +13,7 @@ import pytest
 from harness import Attempt, Cluster, Deadline, Delivery, FakeAgent, Kernel, Reply, eventually
 from harness.proxy import Proxy
 from harness.waiting import let_pass
+from harness.worker import Worker
 
 NewKernel = Callable[..., Kernel]
 NewAgent = Callable[..., FakeAgent]
@@ -449,6 +451,88 @@ class TestReplicas:
         answers = [call.result() for call in calls]
         assert sorted(a.status for a in answers) == [200] * 15 + [201]
         assert len({a.json["id"] for a in answers}) == 1
+
+    def test_one_session_on_both(
+        self, pair: tuple[Kernel, Kernel], new_agent: NewAgent, session: str
+    ) -> None:
+        """Whoever creates where: exactly one runs, and the others follow in their order."""
+        agent = new_agent(pair[0])
+        clients = [kernel.client() for kernel in pair]
+        with ThreadPoolExecutor(16) as pool:
+            made = list(
+                pool.map(lambda n: clients[n % 2].create(agent.id, session=session), range(24))
+            )
+        assert sorted(e["status"] for e in made) == ["pending"] * 23 + ["running"]
+        (running,) = (e["id"] for e in made if e["status"] == "running")
+        done: list[str] = []
+        for n, identity in enumerate([running, *sorted({e["id"] for e in made} - {running})]):
+            agent.kernel_url = pair[n % 2].url
+            run = agent.take_attempt(identity)
+            found = run.execution().expect(200).json
+            assert found["status"] == "running"
+            assert found.get("parent_execution_id") == max(done, default=None)
+            run.complete(n).expect(204)
+            done.append(identity)
+
+    def test_created_on_one_as_it_ends_on_the_other(
+        self, pair: tuple[Kernel, Kernel], new_agent: NewAgent, session: str
+    ) -> None:
+        one, two = pair
+        agent = new_agent(one)
+        agent.kernel_url = two.url
+        for n in range(30):
+            name = f"{session}-{n}"
+            run = agent.take_attempt(one.client().create(agent.id, session=name)["id"])
+            with ThreadPoolExecutor(3) as pool:
+                made = [
+                    pool.submit(kernel.client().create, agent.id, session=name) for kernel in pair
+                ]
+                pool.submit(run.complete).result().expect(204)
+            ids = sorted(future.result()["id"] for future in made)
+            found = [one.client().execution(i) for i in ids]
+            assert sorted(e["status"] for e in found) == ["pending", "running"]
+            (running,) = (e for e in found if e["status"] == "running")
+            assert running["parent_execution_id"] == run.id
+
+    def test_turns_on_both_while_one_dies(
+        self, pair: tuple[Kernel, Kernel], new_agent: NewAgent, session: str
+    ) -> None:
+        """Every turn has its turn, whichever kernel would have started it."""
+        one, two = pair
+        agent = new_agent(two)
+        worker = Worker(agent, steps=2)
+        ids: list[str] = []
+
+        def create(kernel: Kernel) -> None:
+            client = kernel.client()
+            for n in range(20):
+                try:
+                    ids.append(client.create(agent.id, session=f"{session}-{n % 4}")["id"])
+                except (OSError, http.client.HTTPException):
+                    assert kernel is one
+                    return
+
+        with ThreadPoolExecutor(2) as pool:
+            creating = [pool.submit(create, kernel) for kernel in pair]
+            eventually(lambda: len(worker.finished) > 3)
+            one.kill()
+            for future in creating:
+                future.result()
+        found = []
+        for n in range(4):
+            target = f"/v0/executions?limit=200&session={session}-{n}"
+
+            def all_of_it(target: str = target) -> Any:
+                return two.client().get(target).expect(200).json["executions"]
+
+            eventually(lambda: {e["status"] for e in all_of_it()} == {"completed"}, 60)
+            turns = all_of_it()
+            parents = [e.get("parent_execution_id") for e in turns]
+            assert parents.count(None) == 1
+            assert set(parents) <= {None, *(e["id"] for e in turns)}
+            found += [e["id"] for e in turns]
+        assert set(ids) <= set(found)
+        assert not worker.problems
 
     def test_racing_writes_to_one_execution(
         self, pair: tuple[Kernel, Kernel], new_agent: NewAgent

@@ -3,6 +3,7 @@
 Guarantees 1 and 7 of ARCHITECTURE.md.
 """
 
+import contextlib
 import os
 import random
 import threading
@@ -269,6 +270,36 @@ class TestDrain:
             error = writer.exception()
             assert error is None, f"a request that was accepted got no answer: {error!r}"
         assert set(outcomes) <= {200, 503}
+
+    def test_ends_in_sessions_are_answered(
+        self, new_kernel: NewKernel, new_agent: NewAgent, session: str
+    ) -> None:
+        """Each waits for the next one's start; what is left of that follows after the restart."""
+        kernel = new_kernel()
+        agent, client = new_agent(kernel), kernel.client()
+        runs, waiting = [], []
+        for n in range(40):
+            runs.append(begun(kernel, agent, session=f"{session}-{n}"))
+            waiting.append(client.create(agent.id, session=f"{session}-{n}")["id"])
+        statuses: list[int] = []
+
+        def finish(run: Attempt) -> None:
+            with contextlib.suppress(ConnectionRefusedError):
+                statuses.append(run.complete().status)
+
+        with ThreadPoolExecutor(8) as pool:
+            finishing = [pool.submit(finish, run) for run in runs]
+            eventually(lambda: len(statuses) > 4, interval=0.001)
+            kernel.stop()
+        for future in finishing:
+            error = future.exception()
+            assert error is None, f"a request that was accepted got no answer: {error!r}"
+        assert set(statuses) <= {204, 503}
+        kernel.start()
+        for run, identity in zip(runs, waiting, strict=True):
+            if client.execution(run.id)["status"] == "running":
+                run.complete().expect(204)
+            agent.take_attempt(identity).complete().expect(204)
 
     def test_within_ten_seconds_whatever_hangs(
         self, new_kernel: NewKernel, new_agent: NewAgent
