@@ -57,6 +57,7 @@ void policy_take(struct working_set *ws, const struct policy_question *q,
         ws_touch_execution(ws, exec);
     }
     if (answer->outcome == OUTCOME_PARKED) {
+        ASSERT(answer->bucket != NULL); /* it waits for that bucket's token */
         memset(&row, 0, sizeof(row)); /* it is written as it lies */
         row.step_id = *q->step_id;
         row.until = answer->parked_until;

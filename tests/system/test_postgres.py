@@ -495,10 +495,11 @@ class TestReplicas:
             assert running["parent_execution_id"] == run.id
 
     def test_turns_on_both_while_one_dies(
-        self, pair: tuple[Kernel, Kernel], new_agent: NewAgent, session: str
+        self, postgres: Cluster, launch: NewKernel, new_agent: NewAgent, session: str
     ) -> None:
         """Every turn has its turn, whichever kernel would have started it."""
-        one, two = pair
+        url, env = postgres.new_url(), {"REBUNO_DISPATCH_LEASE_TIMEOUT": "2s"}
+        one, two = pair = [launch(database_url=url, env=env) for _ in range(2)]
         agent = new_agent(two)
         worker = Worker(agent, steps=2)
         ids: list[str] = []
