@@ -14,7 +14,7 @@
 #include <stdlib.h>
 
 enum {
-    EXECUTIONS = 3,
+    EXECUTIONS = 4,
     CALLS = 6,
     BLOCKS_MAX = 4,
     BLOCK_MAX = 3,

@@ -497,8 +497,10 @@ class TestReplicas:
     def test_turns_on_both_while_one_dies(
         self, postgres: Cluster, launch: NewKernel, new_agent: NewAgent, session: str
     ) -> None:
-        """Every turn has its turn, whichever kernel would have started it."""
-        url, env = postgres.new_url(), {"REBUNO_DISPATCH_LEASE_TIMEOUT": "2s"}
+        """Each has its turn, whichever kernel would have started it. What the dead one was just
+        delivering is delivered again when its lease, and the time for an answer, are over."""
+        env = {"REBUNO_DISPATCH_LEASE_TIMEOUT": "2s", "REBUNO_DISPATCH_TIMEOUT": "1s"}
+        url = postgres.new_url()
         one, two = pair = [launch(database_url=url, env=env) for _ in range(2)]
         agent = new_agent(two)
         worker = Worker(agent, steps=2)

@@ -301,10 +301,13 @@ static void simulate(uint64_t seed)
     ws_init(&s.ws, &s.settings, &s.ids, &s.rules);
     s.ws.keep_leased = s.m.leases_in_set;
     register_agent(&s);
-    for (int i = 0; i < EXECUTIONS; i++)
+    while (s.n < EXECUTIONS - 1)
         create_execution(&s);
-    for (s.tick = 0; s.tick < TICKS && !all_ended(&s); s.tick++)
+    for (s.tick = 0; s.tick < TICKS && !(s.n == EXECUTIONS && all_ended(&s)); s.tick++) {
+        if (s.n < EXECUTIONS && roll(&s, TICKS / 4) == 0)
+            create_execution(&s); /* while others run, wait, or have just ended */
         world_turn(&s);
+    }
     /* Faults end: everything that lives must come to its end, without anyone's help. */
     s.calm = true;
     for (; s.tick < TICKS + 4000 && !all_ended(&s); s.tick++)
