@@ -299,9 +299,8 @@ class TestExecutions:
             for verb in ("get", "grant", "deny"):
                 assert f" rebuno approval {verb} {identity[:SHORT]}\n" in shown
         assert shown.count("to decide") == 1
-        line = next(
-            line for line in cli.out("exec", "ls").splitlines() if line.startswith(run.id[:SHORT])
-        )
+        _, line = cli.out("exec", "ls", "--agent", run.agent.id).splitlines()
+        assert line.startswith(run.id[:SHORT])
         assert "blocked" in line and f"waits for approval {ids[0][:SHORT]}" in line
 
     def test_steps_and_events(self, cli: Cli, run: Attempt) -> None:
