@@ -64,7 +64,7 @@ endif
 
 CFLAGS := -std=c17 -D_GNU_SOURCE -O2 -g $(HARDEN) -fstack-protector-strong -fPIE -pthread $(WARN) $(SANFLAGS)
 # The wrapper of RE2 (src/policy/regex.cc) is C++ behind a C interface.
-CXXFLAGS := -std=c++17 -D_GNU_SOURCE -O2 -g $(HARDEN) -fno-exceptions -fno-rtti -fstack-protector-strong -fPIE \
+CXXFLAGS := -std=c++17 -D_GNU_SOURCE -O2 -g $(HARDEN) -fno-rtti -fstack-protector-strong -fPIE \
 	-pthread $(CXX_WARN) $(SANFLAGS)
 CPPFLAGS := -Isrc -I$(OUT)/gen $(FAULTS) $(PKG_CFLAGS)
 LDFLAGS := -pie -Wl,-z,relro,-z,now -pthread $(SANFLAGS)
@@ -166,7 +166,7 @@ $(OUT)/lint/%.ok: src/%.c $(HEADERS) .clang-tidy | $(OUT)/gen/migrations.inc
 
 $(OUT)/lint/%.ok: src/%.cc $(HEADERS) .clang-tidy
 	@mkdir -p $(@D)
-	clang-tidy-14 --quiet $< -- -std=c++17 -D_GNU_SOURCE -fno-exceptions -fno-rtti -Isrc $(PKG_CFLAGS)
+	clang-tidy-14 --quiet $< -- -std=c++17 -D_GNU_SOURCE -fno-rtti -Isrc $(PKG_CFLAGS)
 	@touch $@
 
 # Follows whole paths, for leaks, NULL, and memory that is freed or was never set. Six times gcc's own patience: with less it

@@ -10,7 +10,8 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-enum { WORKERS_MAX = 4, NICENESS = 19 };
+/* One agent's work never takes all workers: what others need of a bundle would wait for it. */
+enum { WORKERS_MAX = 4, AGENT_WORKERS_MAX = 2, NICENESS = 19 };
 /* After a failed read, doubled each time: the tries that a decision has must not pass in one
  * moment. */
 static const int64_t RETRY_PAUSE_US = 10 * US_PER_MS;
@@ -25,11 +26,16 @@ struct aside {
     pthread_cond_t cond;
     struct queue_node *head, **tail;
     unsigned n_workers, n_idle, n_queued;
+    unsigned n_numbered;
+    /* By worker: the hash of the agent whose work is under way, not 0; 0: idle. Not its id: the
+     * command that holds it may be gone before the worker is back. */
+    uint64_t running[WORKERS_MAX];
     bool stopping;
 };
 
 struct worker { /* the thread's own */
     struct aside *aside;
+    unsigned number; /* its place in the aside's arrays */
     struct engine *engine;
     struct store_reader *reader; /* NULL while it is not needed */
 };
@@ -139,17 +145,35 @@ static void work(struct worker *w, struct command *cmd)
 /* ---- the threads ---- */
 
 /* Under the lock. */
+static uint64_t agent_of(const struct command *cmd)
+{
+    return hash_bytes(cmd->in.submit.agent_id) | 1;
+}
+
+static bool has_its_share(const struct aside *a, uint64_t agent)
+{
+    unsigned n = 0;
+
+    for (unsigned i = 0; i < WORKERS_MAX; i++)
+        n += a->running[i] == agent;
+    return n >= AGENT_WORKERS_MAX;
+}
+
+/* Under the lock. The oldest whose agent has not its share of the workers. */
 static struct command *pop(struct aside *a)
 {
-    struct queue_node *node = a->head;
+    for (struct queue_node **at = &a->head; *at != NULL; at = &(*at)->next) {
+        struct command *cmd = (struct command *)*at;
 
-    if (node == NULL)
-        return NULL;
-    a->head = node->next;
-    if (a->head == NULL)
-        a->tail = &a->head;
-    a->n_queued--;
-    return (struct command *)node;
+        if (has_its_share(a, agent_of(cmd)))
+            continue;
+        *at = cmd->node.next;
+        if (*at == NULL)
+            a->tail = at;
+        a->n_queued--;
+        return cmd;
+    }
+    return NULL;
 }
 
 /* NULL: it is time to end. An idle worker holds no connection to the database. */
@@ -158,7 +182,11 @@ static struct command *take(struct aside *a, struct worker *w)
     struct command *cmd;
 
     pthread_mutex_lock(&a->lock);
-    while ((cmd = pop(a)) == NULL && !a->stopping) {
+    if (a->running[w->number] != 0) { /* its agent may have more that waited for this */
+        a->running[w->number] = 0;
+        pthread_cond_signal(&a->cond);
+    }
+    while ((cmd = pop(a)) == NULL && !(a->stopping && a->head == NULL)) {
         if (w->reader != NULL) {
             pthread_mutex_unlock(&a->lock);
             store_reader_close(w->reader);
@@ -170,6 +198,8 @@ static struct command *take(struct aside *a, struct worker *w)
         pthread_cond_wait(&a->cond, &a->lock);
         a->n_idle--;
     }
+    if (cmd != NULL)
+        a->running[w->number] = agent_of(cmd);
     pthread_mutex_unlock(&a->lock);
     return cmd;
 }
@@ -189,6 +219,9 @@ static void *worker_main(void *arg)
     struct worker w = {.aside = a, .engine = a->engine};
     struct command *cmd;
 
+    pthread_mutex_lock(&a->lock);
+    w.number = a->n_numbered++;
+    pthread_mutex_unlock(&a->lock);
     step_back();
     while ((cmd = take(a, &w)) != NULL)
         work(&w, cmd);

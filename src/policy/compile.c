@@ -53,12 +53,25 @@ bool compile_keep_text(struct compile *c, const char *name, struct str text, str
     return str_present(*out) || err_set(c->e, ERR_INTERNAL, "out of memory");
 }
 
+enum { NAME_MAX_BYTES = 256, SENTENCE_MAX_BYTES = 4096, INSTRUCTIONS_MAX_BYTES = 64 * 1024 };
+
+static size_t longest(const char *name)
+{
+    if (strcmp(name, "instructions") == 0)
+        return INSTRUCTIONS_MAX_BYTES;
+    if (strcmp(name, "reason") == 0 || strcmp(name, "message") == 0)
+        return SENTENCE_MAX_BYTES;
+    return NAME_MAX_BYTES;
+}
+
 bool compile_text(struct compile *c, const char *name, struct str *out)
 {
     if (!compile_scalar(c, name) || !compile_keep_text(c, name, yaml_text(c->y), out))
         return false;
     if (out->n == 0)
         return compile_fail(c, "%s is empty", name);
+    if (out->n > longest(name))
+        return compile_fail(c, "%s is longer than %zu bytes", name, longest(name));
     return memchr(out->p, '\0', out->n) == NULL || compile_fail(c, "%s holds a NUL", name);
 }
 

@@ -50,7 +50,9 @@ MUST_USE bool compile_scalar(struct compile *c, const char *name);
 /* Refuses an absent one ("has no value"). */
 MUST_USE bool compile_keep_text(struct compile *c, const char *name, struct str text,
                                 struct str *out);
-MUST_USE bool compile_text(struct compile *c, const char *name, struct str *out); /* not empty */
+/* Not empty. What it says is repeated in events and answers, and a rule's id is part of keys: none
+ * is longer than what its name permits (compile.c). */
+MUST_USE bool compile_text(struct compile *c, const char *name, struct str *out);
 typedef bool compile_item(struct compile *c, const char *name, struct str *out);
 /* A list with at least one item, in c->texts. */
 MUST_USE bool compile_list(struct compile *c, const char *name, compile_item *read_item);

@@ -47,6 +47,8 @@ static bool read_regex(struct compile *c, const struct regex **out)
 
     if (!read_some_word(c, "regex", &pattern))
         return false;
+    if (pattern.n > REGEX_PATTERN_MAX)
+        return compile_fail(c, "regex is longer than %d bytes", REGEX_PATTERN_MAX);
     struct regex *re = regex_new(pattern.p, pattern.n, why, sizeof why);
     if (re == NULL)
         return compile_fail(c, "invalid regex: %.*s", STR_ARG(yaml_shown(c->y, str_of(why))));

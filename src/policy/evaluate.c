@@ -155,7 +155,9 @@ static bool arguments_match(struct evaluation *ev, const struct rule *rule)
     for (size_t i = 0; i < when->n_arguments && !ev->no_memory; i++) {
         struct str text = argument_text(ev, when->arguments[i].key);
         if (!ev->no_memory &&
-            (!str_present(text) || !predicate_holds(&when->arguments[i].predicate, text)))
+            (!str_present(text) ||
+             !predicate_holds(&when->arguments[i].predicate, text, &ev->no_memory)) &&
+            !ev->no_memory)
             return false;
     }
     return !ev->no_memory || rule->decision != POLICY_ALLOW;

@@ -18,6 +18,19 @@ void judgement_question(struct buf *out, const struct policy_input *in, const st
     jw_close(&w, '}');
 }
 
+/* A score of something else than the three choices: then nobody knows what the others mean. */
+static bool only_choices(struct str scores, struct arena *a)
+{
+    struct json_walk walk = {0};
+    struct json_member m;
+    enum policy_action action;
+
+    while (json_next_member(scores, &walk, a, &m))
+        if (!policy_action_parse(m.key, &action) || action == POLICY_JUDGE)
+            return false;
+    return true;
+}
+
 /* A probability; a choice that is not named has none. */
 static bool read_score(struct str scores, enum policy_action action, struct arena *a, double *out)
 {
@@ -39,7 +52,7 @@ static enum policy_action read_scores(struct str scores, const struct judge *jud
     enum policy_action top = judge->fallback;
     double best = 0;
 
-    if (json_type_of(scores) != JSON_OBJECT)
+    if (json_type_of(scores) != JSON_OBJECT || !only_choices(scores, a))
         return judge->fallback;
     for (size_t i = 0; i < COUNT(strictest_first); i++) {
         double score;

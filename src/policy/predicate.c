@@ -11,7 +11,7 @@ static bool is_one_of(const struct predicate *p, struct str text)
 }
 
 /* The cheap ones first. */
-bool predicate_holds(const struct predicate *p, struct str text)
+bool predicate_holds(const struct predicate *p, struct str text, bool *no_memory)
 {
     if (str_present(p->equals) && !str_eq(text, p->equals))
         return false;
@@ -19,7 +19,7 @@ bool predicate_holds(const struct predicate *p, struct str text)
         return false;
     if (str_present(p->contains) && memmem(text.p, text.n, p->contains.p, p->contains.n) == NULL)
         return false;
-    return p->regex == NULL || regex_found(p->regex, text.p, text.n);
+    return p->regex == NULL || regex_found(p->regex, text.p, text.n, no_memory);
 }
 
 int64_t predicate_cost(const struct predicate *p)

@@ -14,7 +14,8 @@ struct predicate {
     const struct regex *regex; /* NULL: not given */
 };
 
-bool predicate_holds(const struct predicate *p, struct str text);
+/* *no_memory is set, and nothing else said, when a regex could not be searched for. */
+bool predicate_holds(const struct predicate *p, struct str text, bool *no_memory);
 /* What predicate_holds may take at worst, about, in nanoseconds: in all, and for each byte. */
 int64_t predicate_cost(const struct predicate *p);
 int64_t predicate_cost_per_byte(const struct predicate *p);

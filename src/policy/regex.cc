@@ -38,11 +38,15 @@ static void say_why(const std::string &error, char *why, size_t why_n)
     why[n] = '\0';
 }
 
+/* RE2 allocates as it pleases and throws when there is nothing left: C callers know no exceptions.
+ */
 struct regex *regex_new(const char *pattern, size_t n, char *why, size_t why_n)
 {
-    regex *r = new (std::nothrow) regex(re2::StringPiece(pattern, n), regex_options());
+    regex *r = nullptr;
 
-    if (r == nullptr) {
+    try {
+        r = new regex(re2::StringPiece(pattern, n), regex_options());
+    } catch (const std::bad_alloc &) {
         say_why("out of memory", why, why_n);
         return nullptr;
     }
@@ -58,9 +62,14 @@ void regex_free(struct regex *re)
     delete re;
 }
 
-bool regex_found(const struct regex *re, const char *text, size_t n)
+bool regex_found(const struct regex *re, const char *text, size_t n, bool *failed)
 {
-    return re->re.Match(re2::StringPiece(text, n), 0, n, RE2::UNANCHORED, nullptr, 0);
+    try {
+        return re->re.Match(re2::StringPiece(text, n), 0, n, RE2::UNANCHORED, nullptr, 0);
+    } catch (const std::bad_alloc &) {
+        *failed = true;
+        return false;
+    }
 }
 
 size_t regex_size(const struct regex *re)

@@ -43,6 +43,11 @@ BYTES = {
     f"a word with a ! and more than {TAG_ESCAPES_MAX} % after it is not supported": (
         b"rules: !" + b"%41" * 10_000 + b" []\n"
     ),
+    "id is longer than 256 bytes": b"rules:\n- { id: %s, then: { decision: deny } }\n" % (b"x" * 257),
+    'argument "a": regex is longer than 4096 bytes': (
+        b"rules:\n- { id: x, when: { arguments: { a: { regex: %s } } }, then: { decision: deny } }\n"
+        % (b"x" * 4097)
+    ),
     "policy: its regexes take too much together": b"rules:\n"
     + b"".join(
         b"- { id: r%d, when: { arguments: { a: { regex: '.{900}' } } }, then: { decision: deny } }\n"

@@ -51,10 +51,11 @@ static void reads_answers(void **state)
         {SCORES("0.5", "0.5", "0"), 0.5, HOLD, POLICY_DENY},
         {SCORES("0.5", "0", "0.5"), 0.5, POLICY_DENY, HOLD},
         {SCORES("0.4", "0.4", "0.4"), 0.3, HOLD, POLICY_DENY},
-        /* a choice that is not named has no score; other members are nobody's business */
+        /* a choice that is not named has no score; other members are nobody's business, but a score
+         * of something else makes the rest worth nothing */
         {STR_INIT("{\"scores\":{\"deny\":0.7}}"), 0.6, HOLD, POLICY_DENY},
-        {STR_INIT(" {\"model\":\"m\",\"scores\":{\"allow\":0.7,\"other\":\"x\"}} "), 0.6, HOLD,
-         POLICY_ALLOW},
+        {STR_INIT(" {\"model\":\"m\",\"scores\":{\"allow\":0.7}} "), 0.6, HOLD, POLICY_ALLOW},
+        {STR_INIT("{\"scores\":{\"allow\":1,\"other\":0.1}}"), 0.6, HOLD, HOLD},
         /* garbage */
         {{NULL, 0}, 0.6, POLICY_DENY, POLICY_DENY},
         {STR_INIT(""), 0.6, POLICY_DENY, POLICY_DENY},

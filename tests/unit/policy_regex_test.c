@@ -46,8 +46,8 @@ static void finds_patterns(void **state)
     (void)state;
     for (size_t i = 0; i < COUNT(cases); i++) {
         struct regex *re = must_compile(cases[i].pattern);
-        CHECKF(regex_found(re, cases[i].text.p, cases[i].text.n) == cases[i].found, "%s on %.*s",
-               cases[i].pattern, STR_ARG(cases[i].text));
+        CHECKF(regex_found(re, cases[i].text.p, cases[i].text.n, &(bool){false}) == cases[i].found,
+               "%s on %.*s", cases[i].pattern, STR_ARG(cases[i].text));
         regex_free(re);
     }
 }
@@ -94,7 +94,7 @@ static void stays_linear(void **state)
     for (size_t i = 0; i < COUNT(patterns); i++) {
         struct regex *re = must_compile(patterns[i]);
         memset(text, patterns[i][1] == 'x' ? 'x' : 'a', LENGTH);
-        assert_false(regex_found(re, text, LENGTH));
+        assert_false(regex_found(re, text, LENGTH, &(bool){false}));
         regex_free(re);
     }
     free(text);
@@ -127,7 +127,7 @@ static void bears_hostile_patterns(void **state)
             buf_add_z(&pattern, cases[i].tail);
         struct regex *re = regex_new(pattern.p, pattern.n, why, sizeof why);
         if (re != NULL)
-            (void)regex_found(re, "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa!", 34);
+            (void)regex_found(re, "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa!", 34, &(bool){false});
         regex_free(re);
         buf_free(&pattern);
     }
@@ -151,7 +151,7 @@ static void *search(void *arg)
 
     for (int i = 0; i < 2000; i++) {
         int n = snprintf(text, sizeof text, "line %d of %d", i, i * i);
-        if (regex_found(re, text, (size_t)n) != (i % 10 == 7))
+        if (regex_found(re, text, (size_t)n, &(bool){false}) != (i % 10 == 7))
             return arg; /* anything but NULL */
     }
     return NULL;
