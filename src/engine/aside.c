@@ -10,7 +10,6 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-/* One agent's work never takes all workers: what others need of a bundle would wait for it. */
 enum { WORKERS_MAX = 4, AGENT_WORKERS_MAX = 2, NICENESS = 19 };
 /* After a failed read, doubled each time: the tries that a decision has must not pass in one
  * moment. */
@@ -27,6 +26,9 @@ struct aside {
     struct queue_node *head, **tail;
     unsigned n_workers, n_idle, n_queued;
     unsigned n_numbered;
+    /* Workers that one agent's work may take: not all, since what others need of a bundle would
+     * wait for it; and not every core. */
+    unsigned share;
     /* By worker: the hash of the agent whose work is under way, not 0; 0: idle. Not its id: the
      * command that holds it may be gone before the worker is back. */
     uint64_t running[WORKERS_MAX];
@@ -156,7 +158,7 @@ static bool has_its_share(const struct aside *a, uint64_t agent)
 
     for (unsigned i = 0; i < WORKERS_MAX; i++)
         n += a->running[i] == agent;
-    return n >= AGENT_WORKERS_MAX;
+    return n >= a->share;
 }
 
 /* Under the lock. The oldest whose agent has not its share of the workers. */
@@ -265,6 +267,7 @@ struct aside *aside_new(struct engine *en)
     a->engine = en;
     a->own = policy_cache_new();
     a->tail = &a->head;
+    a->share = sysconf(_SC_NPROCESSORS_ONLN) > AGENT_WORKERS_MAX ? AGENT_WORKERS_MAX : 1;
     pthread_mutex_init(&a->lock, NULL);
     pthread_cond_init(&a->cond, NULL);
     return a;

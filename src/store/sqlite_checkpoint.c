@@ -14,7 +14,7 @@
 enum {
     PAGE_BYTES = 4096,
     WAKE_FRAMES = 1 * 1024 * 1024 / PAGE_BYTES,
-    ANEW_FRAMES = 2 * 1024 * 1024 / PAGE_BYTES, /* from here on after a copy, when little is left */
+    ANEW_FRAMES = 4 * 1024 * 1024 / PAGE_BYTES, /* from here on after a copy, when little is left */
     FORCE_FRAMES = 40 * 1024 * 1024 / PAGE_BYTES,
     FORCE_WAIT_MS = 2000,                              /* a reader holds a snapshot for one call */
     FORCE_AGAIN_FRAMES = 2 * 1024 * 1024 / PAGE_BYTES, /* after a wait in vain */

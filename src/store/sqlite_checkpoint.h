@@ -2,11 +2,10 @@
  * Moves the write-ahead log into the database file on a thread of its own, and bounds the log's
  * size. After each MiB the thread copies what is committed while the writer goes on, and then what
  * came meanwhile. Right after that next to nothing is left, and the writer starts the log anew if
- * it is over 2 MiB: many short stops instead of a few long ones (p99 at half of the peak fell from
- * 7 to 2.6 ms, for a tenth of the peak). Should that moment never come, the writer copies the rest
- * at 40 MiB, waits for the readers (whose snapshots are short) and starts the log anew. So the file
- * stays under 64 MiB, unless one transaction alone is larger. Each second the thread also looks
- * whether the database file is still in its place.
+ * it is over 4 MiB: many short stops instead of a few long ones. Should that moment never come, the
+ * writer copies the rest at 40 MiB, waits for the readers (whose snapshots are short) and starts
+ * the log anew. So the file stays under 64 MiB, unless one transaction alone is larger. Each second
+ * the thread also looks whether the database file is still in its place.
  */
 #ifndef STORE_SQLITE_CHECKPOINT_H
 #define STORE_SQLITE_CHECKPOINT_H
