@@ -58,7 +58,7 @@ void policy_take(struct working_set *ws, const struct policy_question *q,
     }
     if (answer->outcome == OUTCOME_PARKED) {
         ASSERT(answer->bucket != NULL); /* it waits for that bucket's token */
-        memset(&row, 0, sizeof(row)); /* it is written as it lies */
+        memset(&row, 0, sizeof(row));   /* it is written as it lies */
         row.step_id = *q->step_id;
         row.until = answer->parked_until;
         bucket_hash(answer->bucket->key, row.bucket);
