@@ -25,7 +25,7 @@ struct aside {
     pthread_cond_t cond;
     struct queue_node *head, **tail;
     unsigned n_workers, n_idle, n_queued;
-    unsigned n_numbered;
+    unsigned n_numbered; /* workers that have taken their place in `running` */
     /* Workers that one agent's work may take: not all, since what others need of a bundle would
      * wait for it; and not every core. */
     unsigned share;
@@ -146,12 +146,12 @@ static void work(struct worker *w, struct command *cmd)
 
 /* ---- the threads ---- */
 
-/* Under the lock. */
 static uint64_t agent_of(const struct command *cmd)
 {
     return hash_bytes(cmd->in.submit.agent_id) | 1;
 }
 
+/* Under the lock. */
 static bool has_its_share(const struct aside *a, uint64_t agent)
 {
     unsigned n = 0;
