@@ -244,6 +244,8 @@ static bool read_policy_file(struct reader *r, struct agent_draft *d)
 
     if (!read_text(r, d, KEY_POLICY_FILE, &name))
         return false;
+    if (str_has_control(name)) /* a NUL would end the path early, the others reach a terminal */
+        return FAIL(r, "%.*s: policy_file must not have control characters", STR_ARG(who));
     const char *path = policy_path(r, name);
     if (path == NULL || !file_read(path, &text, &wrong)) {
         buf_free(&text);

@@ -125,6 +125,8 @@ static const struct {
     {STR_INIT(AGENT "    policy_file: nothing-here.yaml\n"),
      ":5:18: agent \"coder\": policy_file: cannot read /tmp/nothing-here.yaml: No such file or "
      "directory"},
+    {STR_INIT(AGENT "    policy_file: \"p\\x03.yaml\"\n"),
+     ":5:18: agent \"coder\": policy_file must not have control characters"},
     {STR_INIT(AGENT "    policy: 'rules: []'\n    policy_file: p.yaml\n"),
      ":6:5: agent \"coder\": policy and policy_file exclude each other"},
     {STR_INIT(AGENT "    lease_timeout_seconds: 1.5\n"),
