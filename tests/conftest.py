@@ -17,6 +17,7 @@ import pytest
 
 from harness import API, Attempt, BearerClient, Cluster, FakeAgent, Kernel, bundle, eventually
 from harness.cli import Cli, Following
+from harness.faults import FAULT_BINARY
 from harness.kernel import BINARY
 
 TESTS = Path(__file__).parent
@@ -203,6 +204,13 @@ def new_kernel(launch: NewKernel, database: Database, tmp_path: Path) -> NewKern
         return launch(start=start, **options)
 
     return new
+
+
+@pytest.fixture
+def fault_kernel(new_kernel: NewKernel) -> Kernel:
+    """Not started."""
+    assert FAULT_BINARY.exists(), "make FAULT=1"
+    return new_kernel(start=False, binary=FAULT_BINARY)
 
 
 @pytest.fixture

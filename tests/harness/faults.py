@@ -8,6 +8,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
 from harness.kernel import REPOSITORY
 
 # `make FAULT=1`
@@ -56,3 +58,10 @@ POINTS = [
     Point("dispatch.post.before", (1, 2, 7)),
     Point("dispatch.answered", (1, 2, 7)),
 ]
+
+
+def cases(points: list[Point]) -> pytest.MarkDecorator:
+    """Each point on each database that has it."""
+    pairs = [(database, point) for point in points for database in point.databases]
+    ids = [f"{database}-{point.name}" for database, point in pairs]
+    return pytest.mark.parametrize(("database", "point"), pairs, ids=ids, indirect=["database"])

@@ -48,6 +48,7 @@ class Kernel:
         self.port = 0
         self.log = folder / "kernel.log"
         self.process: subprocess.Popen[bytes] | None = None
+        self.ended_with: int | None = None  # the exit code of the process before
         folder.mkdir(parents=True, exist_ok=True)
 
     # Life
@@ -130,7 +131,7 @@ class Kernel:
             code = self.process.wait(timeout)
         except subprocess.TimeoutExpired:
             raise AssertionError(f"still running after {timeout} s\n{self.log_tail()}") from None
-        self.process = None
+        self.ended_with, self.process = code, None
         return code
 
     def terminate(self) -> None:
@@ -151,8 +152,7 @@ class Kernel:
             return
         with contextlib.suppress(ProcessLookupError):
             self.process.kill()
-        self.process.wait()
-        self.process = None
+        self.ended_with, self.process = self.process.wait(), None
 
     def restart(self, *, kill: bool = False, ready: bool = True) -> None:
         """The same port and database, in a new process."""

@@ -90,6 +90,10 @@ class Worker:
             if self._current.get(attempt.id) != mine:
                 raise StopHandlerError
 
+    def _change(self, call: Callable[[], Answer]) -> Answer:
+        """Every call that may change something."""
+        return persistent(call)
+
     @staticmethod
     def _good(answer: Answer, *statuses: int) -> Answer:
         if answer.status == 409 and answer.code in ("lease_superseded", "execution_terminal"):
@@ -104,28 +108,35 @@ class Worker:
         results = []
         for n in range(self.steps):
             if self.releases and n == self.steps // 2 and attempt.delivery.attempt == 1:
-                self._good(persistent(attempt.release), 204)
+                self._good(self._change(attempt.release), 204)
                 raise StopHandlerError
             results.append(self._step(attempt, n))
-        answer = persistent(lambda: attempt.complete({"results": results}))
+        answer = self._change(lambda: attempt.complete({"results": results}))
         self._good(answer, 204)
         self.finished.add(attempt.id)
 
     def _step(self, attempt: Attempt, number: int) -> Any:
-        key = uuid.uuid4().hex
         self._owns(attempt)
         args = {"n": number % 3, "padding": self.padding}  # some are equal, so occurrences count
-        decision = self._good(
-            persistent(
-                lambda: attempt.submit("effect", args, key=key, idempotency=self.idempotency)
-            ),
-            200,
-        ).json
-        if decision["decision"] == "execution_terminal":
-            raise StopHandlerError
+        decision = self._submitted(attempt, "effect", args)
         if decision["decision"] == "replay":
             assert "error" not in decision, decision
             return decision["result"]
+        return self._performed(attempt, number, decision)
+
+    def _submitted(self, attempt: Attempt, target: str, args: Any) -> dict[str, Any]:
+        """What the kernel decided; a repeated request is no second step."""
+        key = uuid.uuid4().hex
+        answer = self._change(
+            lambda: attempt.submit(target, args, key=key, idempotency=self.idempotency)
+        )
+        decision: dict[str, Any] = self._good(answer, 200).json
+        if decision["decision"] == "execution_terminal":
+            raise StopHandlerError
+        return decision
+
+    def _performed(self, attempt: Attempt, number: int, decision: dict[str, Any]) -> Any:
+        """Has the effect that the decision allows, and reports it."""
         assert decision["decision"] == "proceed", decision
         self._owns(attempt)
         with self._lock:
@@ -134,8 +145,8 @@ class Worker:
             self.total += 1
         result = expected(number)
         step_id = decision["step_id"]
-        answer = self._good(persistent(lambda: attempt.complete_step(step_id, result)), 200).json
-        if answer["decision"] == "execution_terminal":
+        answer = self._change(lambda: attempt.complete_step(step_id, result))
+        if self._good(answer, 200).json["decision"] == "execution_terminal":
             raise StopHandlerError
         self.recorded[attempt.id, number] = step_id
         return result

@@ -19,6 +19,7 @@ NewKernel = Callable[..., Kernel]
 NewAgent = Callable[..., FakeAgent]
 
 MEBIBYTE = 1024 * 1024
+WORKERS = 4  # in src/engine/aside.c
 # Each keeps many states alive at every byte of what it is given below.
 PATTERNS = ["(a|b)*a(a|b){12}c", "(.*a){8}c", "((a+)+b?)+c", "[ab]{50,100}c"]
 
@@ -34,15 +35,27 @@ def decide(run: Attempt, target: str = "tool", args: Any = None) -> dict[str, An
     return decision
 
 
-def works_aside(kernel: Kernel) -> bool:
-    """A worker has been started. It steps back behind the other threads."""
+def workers(kernel: Kernel) -> int:
+    """How many have been started, and have stepped back behind the other threads."""
     assert kernel.process is not None
     tasks = Path(f"/proc/{kernel.process.pid}/task")
-    names = {(task / "comm").read_text().strip(): task for task in tasks.iterdir()}
-    if "rebuno-aside" not in names:
-        return False
-    stat = (names["rebuno-aside"] / "stat").read_text().rpartition(")")[2].split()
-    return int(stat[16]) > 0
+    aside = [t for t in tasks.iterdir() if (t / "comm").read_text().strip() == "rebuno-aside"]
+    stats = [(task / "stat").read_text().rpartition(")")[2].split() for task in aside]
+    return sum(int(stat[16]) > 0 for stat in stats)
+
+
+def endless() -> str:
+    """Minutes of work for a linear matcher, on a MiB of `ab_text`."""
+    patterns = [f"[ab]{{0,{500 + n}}}[^a]{{3}}c" for n in range(20)]
+    rules = [
+        rule(f"slow-{n}", "deny", {"arguments": {"text": {"regex": pattern}}})
+        for n, pattern in enumerate(patterns)
+    ]
+    return bundle(*rules, default="allow")
+
+
+def ab_text(size: int) -> str:
+    return "".join(random.Random(7).choices("ab", k=size))
 
 
 def hostile() -> str:
@@ -61,7 +74,7 @@ class TestLargeArguments:
         kernel.client().set_policy(agent.id, hostile())
         runs = [begin(kernel, agent) for _ in range(4)]
         goes = begin(kernel, agent)
-        text = "".join(random.Random(7).choices("ab", k=MEBIBYTE))
+        text = ab_text(MEBIBYTE)
         progress = 0
         with ThreadPoolExecutor(len(runs)) as pool:
             waiting = [pool.submit(decide, run, "tool", {"text": text}) for run in runs]
@@ -91,7 +104,7 @@ class TestLargeArguments:
         text = "ab" * MEBIBYTE
         with ThreadPoolExecutor(1) as pool:
             waiting = pool.submit(decide, run, "tool", {"text": text})
-            eventually(lambda: works_aside(kernel), what="a worker beside the others")
+            eventually(lambda: workers(kernel), what="a worker beside the others")
             kernel.stop()
             with_answer = waiting.exception() is None
         kernel.start()
@@ -101,25 +114,44 @@ class TestLargeArguments:
     def test_a_stop_does_not_wait_for_them_for_ever(
         self, new_kernel: NewKernel, new_agent: NewAgent
     ) -> None:
-        """Minutes of work for a linear matcher. What was not answered was not decided."""
+        """What was not answered was not decided."""
         kernel = new_kernel()
         agent = new_agent(kernel)
-        patterns = [f"[ab]{{0,{500 + n}}}[^a]{{3}}c" for n in range(20)]
-        rules = [
-            rule(f"slow-{n}", "deny", {"arguments": {"text": {"regex": pattern}}})
-            for n, pattern in enumerate(patterns)
-        ]
-        kernel.client().set_policy(agent.id, bundle(*rules, default="allow"))
+        kernel.client().set_policy(agent.id, endless())
         run = begin(kernel, agent)
-        text = "".join(random.Random(7).choices("ab", k=4 * MEBIBYTE))
+        text = ab_text(4 * MEBIBYTE)
         with ThreadPoolExecutor(1) as pool:
             waiting = pool.submit(run.submit, "tool", {"text": text})
-            eventually(lambda: works_aside(kernel), what="a worker beside the others")
+            eventually(lambda: workers(kernel), what="a worker beside the others")
             kernel.stop()
             assert waiting.exception() is not None
         kernel.start()
         assert kernel.client().steps(run.id) == []
         run.record("tool", {"text": "short"})
+
+
+class TestShares:
+    def test_one_agent_leaves_workers_to_others(
+        self, new_kernel: NewKernel, new_agent: NewAgent
+    ) -> None:
+        """More endless decisions of one than there are workers; what others need of their bundles is
+        worked out beside them."""
+        kernel = new_kernel()
+        greedy, others = new_agent(kernel), [new_agent(kernel) for _ in range(3)]
+        kernel.client().set_policy(greedy.id, endless())
+        for other in others:
+            kernel.client().set_policy(other.id, hostile())
+        runs = [begin(kernel, greedy) for _ in range(2 * WORKERS)]
+        beside = [begin(kernel, other) for other in others]
+        kernel.restart()  # the others' bundles are not compiled
+        text, short = ab_text(MEBIBYTE), {"text": ab_text(MEBIBYTE // 16) + "a" * 200 + "c"}
+        with ThreadPoolExecutor(len(runs)) as pool:
+            waiting = [pool.submit(run.submit, "tool", {"text": text}) for run in runs]
+            eventually(lambda: workers(kernel) == WORKERS, what="all workers")
+            decisions = [decide(run, "tool", short) for run in beside * 2]
+            assert not any(future.done() for future in waiting)
+            kernel.kill()
+        assert [d["reason"] for d in decisions] == ["hostile"] * len(decisions)
 
 
 class Rows:

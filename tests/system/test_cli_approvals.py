@@ -98,7 +98,11 @@ class TestLs:
         both = own_rows(cli, agent, "--status=all")[1:]
         assert sorted(line.split()[0] for line in both) == sorted([first[:SHORT], second[:SHORT]])
         assert any("pending, 9m5" in line or "pending, 10m00s left" in line for line in both)
-        assert own_rows(cli, agent, "--status", "expired")[1:] == []
+        gated(cli.kernel, agent, timeout="50ms")
+        third = hold(run, "fs_c")
+        eventually(lambda: approval(cli, third)["status"] == "expired")
+        _, line = own_rows(cli, agent, "--status", "expired")
+        assert "expired" in line and line.startswith(third[:SHORT])
 
     def test_says_that_there_are_more(self, cli: Cli, run: Attempt) -> None:
         hold(run, "fs_a")

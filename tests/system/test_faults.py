@@ -20,10 +20,8 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
-import pytest
-
 from harness import Deadline, FakeAgent, Kernel, eventually
-from harness.faults import FAULT_BINARY, POINTS, Point
+from harness.faults import FAULT_BINARY, POINTS, Point, cases
 from harness.kernel import BINARY, REPOSITORY, KernelDiedError
 from harness.worker import Worker, expected, persistent
 
@@ -291,20 +289,6 @@ def passings(point: Point) -> list[int]:
         *point.passings,
         *(chance.randint(1, 2 * most if most > 1 else 1) for _ in range(MORE)),
     ]
-
-
-def cases(points: list[Point]) -> pytest.MarkDecorator:
-    """Each point on each database that has it."""
-    pairs = [(database, point) for point in points for database in point.databases]
-    ids = [f"{database}-{point.name}" for database, point in pairs]
-    return pytest.mark.parametrize(("database", "point"), pairs, ids=ids, indirect=["database"])
-
-
-@pytest.fixture
-def fault_kernel(new_kernel: NewKernel) -> Kernel:
-    """Not started."""
-    assert FAULT_BINARY.exists(), "make FAULT=1"
-    return new_kernel(start=False, binary=FAULT_BINARY)
 
 
 def dies_at(kernel: Kernel, point: Point, passing: int) -> None:
