@@ -15,9 +15,9 @@ bool bundle_decode(struct bundle_text *b, struct arena *a, struct err *e)
 
 struct bundle_setting {
     struct bundle_text text;
-    struct str *yaml;  /* of the command, like */
-    struct hash *hash; /* this */
-    void (*answer)(struct request *rq);
+    struct str *yaml;  /* where it is wanted, */
+    struct hash *hash; /* like this */
+    void (*then)(struct request *rq);
 };
 
 /* The cache first: the executor that finds the new hash in the agent's row then finds the bundle.
@@ -39,10 +39,10 @@ static bool compile(struct request *rq, struct bundle_setting *s, struct err *e)
 }
 
 /* Needs no reader: a store that is away is the write's affair, which waits for it. */
-static void compile_and_submit(struct read_job *job, struct store_reader *r, const struct err *why)
+static void compile_and_go_on(struct read_job *job, struct store_reader *r, const struct err *why)
 {
     struct request *rq = request_of_job(job);
-    struct bundle_setting *s = rq->state;
+    struct bundle_setting *s = rq->bundle;
     struct err e;
 
     (void)r;
@@ -50,19 +50,31 @@ static void compile_and_submit(struct read_job *job, struct store_reader *r, con
     if (hub_is_draining(rq->api->hub) && http_is_gone(rq->x)) /* the kernel's end waits for us */
         request_refuse(rq, ERR_UNAVAILABLE, "the kernel is stopping");
     else if (compile(rq, s, &e))
-        request_submit(rq, s->answer);
+        s->then(rq);
     else
         request_reply_error(rq, &e);
+}
+
+void bundle_compile(struct request *rq, struct str raw, struct str *yaml, struct hash *hash,
+                    void (*then)(struct request *rq))
+{
+    struct bundle_setting *s = arena_new(rq->arena, struct bundle_setting);
+
+    *s = (struct bundle_setting){.text.raw = raw, .yaml = yaml, .hash = hash, .then = then};
+    rq->bundle = s;
+    rq->job.run = compile_and_go_on;
+    readers_push(rq->api->aside, &rq->job);
+}
+
+static void submit(struct request *rq)
+{
+    request_submit(rq, rq->answer);
 }
 
 void bundle_submit(struct request *rq, struct str raw, struct str *yaml, struct hash *hash,
                    void (*answer)(struct request *rq))
 {
-    struct bundle_setting *s = arena_new(rq->arena, struct bundle_setting);
-
-    *s = (struct bundle_setting){.text.raw = raw, .yaml = yaml, .hash = hash, .answer = answer};
     rq->cmd->bytes += raw.n;
-    rq->state = s;
-    rq->job.run = compile_and_submit;
-    readers_push(rq->api->aside, &rq->job);
+    rq->answer = answer;
+    bundle_compile(rq, raw, yaml, hash, submit);
 }

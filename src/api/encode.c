@@ -19,6 +19,12 @@ static void member_hash(struct json_writer *w, const char *key, const struct has
     jw_member_str(w, key, str_make(text, sizeof(text)));
 }
 
+static void member_bool(struct json_writer *w, const char *key, bool value)
+{
+    jw_key(w, key);
+    jw_bool(w, value);
+}
+
 static void member_time_opt(struct json_writer *w, const char *key,
                             int64_t wall_us) /* 0: left out */
 {
@@ -44,6 +50,16 @@ static void add_approval_waits(struct json_writer *w, const struct waits *waits)
         jw_member_str(w, "kind", STR("approval"));
         member_uuid(w, "id", &waits->approvals[i].id);
         member_time_opt(w, "until", waits->approvals[i].timeout_at);
+        jw_close(w, '}');
+    }
+}
+
+static void add_subagent_waits(struct json_writer *w, const struct waits *waits)
+{
+    for (size_t i = 0; i < waits->n_subagents; i++) {
+        jw_open(w, '{');
+        jw_member_str(w, "kind", STR("subagent"));
+        member_uuid(w, "id", &waits->subagents[i]);
         jw_close(w, '}');
     }
 }
@@ -79,15 +95,39 @@ static void add_session_wait(struct json_writer *w, const struct execution_view 
 static void member_waiting_on(struct json_writer *w, const struct execution_view *v,
                               const struct waits *waits, int64_t now_us)
 {
+    bool pending = str_eq(v->status, execution_status_name(EXECUTION_PENDING)),
+         blocked = str_eq(v->status, execution_status_name(EXECUTION_BLOCKED)),
+         waits_for_steps = waits->n + waits->n_subagents > 0;
+
     jw_key(w, "waiting_on");
     jw_open(w, '[');
-    if (str_eq(v->status, execution_status_name(EXECUTION_PENDING)))
+    if (pending)
         add_session_wait(w, v);
-    else if (waits->n > 0)
-        add_approval_waits(w, waits);
-    else
+    else if (!blocked || !waits_for_steps)
         add_delivery_wait(w, v, now_us);
+    add_approval_waits(w, waits);
+    add_subagent_waits(w, waits);
     jw_close(w, ']');
+}
+
+static void member_spawned_by(struct json_writer *w, const struct execution_view *v)
+{
+    if (uuid_is_nil(&v->spawned_by))
+        return;
+    jw_key(w, "spawned_by");
+    jw_open(w, '{');
+    member_uuid(w, "execution_id", &v->spawned_by);
+    member_hash(w, "step_id", &v->spawned_step);
+    jw_close(w, '}');
+}
+
+static void members_of_fork(struct json_writer *w, const struct execution_view *v)
+{
+    if (uuid_is_nil(&v->forked_from))
+        return;
+    member_uuid(w, "forked_from", &v->forked_from);
+    jw_member_int(w, "fork_seq", v->fork_seq);
+    jw_member_raw_opt(w, "restoration", v->restoration);
 }
 
 void encode_execution(struct json_writer *w, const struct execution_view *v,
@@ -104,6 +144,8 @@ void encode_execution(struct json_writer *w, const struct execution_view *v,
     if (!uuid_is_nil(&v->parent))
         member_uuid(w, "parent_execution_id", &v->parent);
     jw_member_str_opt(w, "idempotency_key", v->idempotency_key);
+    member_spawned_by(w, v);
+    members_of_fork(w, v);
     jw_member_str_opt(w, "created_by", v->created_by);
     jw_member_str_opt(w, "on_behalf_of", v->on_behalf_of);
     member_time_opt(w, "created_at", v->created_at);
@@ -128,6 +170,7 @@ void encode_step(struct json_writer *w, const struct uuid *execution_id, const s
     jw_member_raw_opt(w, "args", v->args);
     jw_member_raw_opt(w, "result", v->result);
     jw_member_raw_opt(w, "error", v->error);
+    jw_member_raw_opt(w, "resources", v->affects);
     if (usage_known(v->usage)) {
         jw_key(w, "usage");
         usage_write(w, v->usage);
@@ -174,6 +217,24 @@ void encode_approval(struct json_writer *w, const struct approval_view *v)
     jw_close(w, '}');
 }
 
+static void member_touched(struct json_writer *w, const struct step_answer *answer)
+{
+    if (answer->n_resources == 0)
+        return;
+    jw_key(w, "resources");
+    jw_open(w, '[');
+    for (size_t i = 0; i < answer->n_resources; i++) {
+        const struct touched_resource *touched = &answer->resources[i];
+        jw_open(w, '{');
+        jw_member_str(w, "key", touched->key);
+        jw_member_int(w, "generation", touched->generation);
+        if (touched->due)
+            member_bool(w, "due", true);
+        jw_close(w, '}');
+    }
+    jw_close(w, ']');
+}
+
 void encode_decision(struct json_writer *w, const struct step_answer *answer)
 {
     jw_open(w, '{');
@@ -186,5 +247,36 @@ void encode_decision(struct json_writer *w, const struct step_answer *answer)
         member_uuid(w, "approval_id", &answer->approval_id);
     jw_member_str_opt(w, "reason", answer->reason);
     jw_member_str_opt(w, "rule_id", answer->rule_id);
+    member_touched(w, answer);
+    jw_close(w, '}');
+}
+
+void encode_resource(struct json_writer *w, const struct resource *row)
+{
+    jw_open(w, '{');
+    jw_member_str(w, "key", row->key);
+    jw_member_str(w, "driver_id", row->driver_id);
+    jw_member_raw_opt(w, "configuration", row->configuration);
+    member_bool(w, "coverage_reuse", row->coverage_reuse);
+    jw_member_int(w, "every_steps", row->every_steps);
+    member_bool(w, "on_completion", row->on_completion);
+    jw_member_int(w, "generation", row->generation);
+    jw_member_int(w, "count", row->count);
+    jw_member_int(w, "registered_seq", row->registered_seq);
+    jw_member_raw_opt(w, "binding", row->binding);
+    jw_member_str_opt(w, "checkpoint_ref", row->checkpoint_ref);
+    member_bool(w, "covered", row->covered);
+    jw_close(w, '}');
+}
+
+void encode_checkpoint(struct json_writer *w, const struct checkpoint *row)
+{
+    jw_open(w, '{');
+    jw_member_str(w, "key", row->resource);
+    jw_member_int(w, "generation", row->generation);
+    jw_member_str(w, "checkpoint_ref", row->checkpoint_ref);
+    jw_member_int(w, "covered_seq", row->covered_seq);
+    if (row->invalidated_seq > 0)
+        jw_member_int(w, "invalidated_seq", row->invalidated_seq);
     jw_close(w, '}');
 }

@@ -5,6 +5,7 @@
 
 #include "api/waits.h"
 #include "base/json.h"
+#include "kernel/resource.h"
 #include "kernel/step.h"
 #include "store/store.h"
 
@@ -15,5 +16,7 @@ void encode_step(struct json_writer *w, const struct uuid *execution_id, const s
 void encode_agent(struct json_writer *w, const struct agent_view *v);
 void encode_approval(struct json_writer *w, const struct approval_view *v);
 void encode_decision(struct json_writer *w, const struct step_answer *answer);
+void encode_resource(struct json_writer *w, const struct resource *row);
+void encode_checkpoint(struct json_writer *w, const struct checkpoint *row);
 
 #endif

@@ -34,8 +34,7 @@ bool view_execution(struct request *rq, struct store_reader *r, struct execution
     return true;
 }
 
-/* False: the store's error, or there is no such execution of the caller's. */
-static bool reply_execution(struct request *rq, struct store_reader *r, int status, struct err *e)
+bool reply_execution(struct request *rq, struct store_reader *r, int status, struct err *e)
 {
     struct execution_view v;
     struct buf body = {0};
@@ -105,10 +104,35 @@ static void created(struct request *rq)
     request_read_back(rq, read_created);
 }
 
-static bool decode_parent(struct str raw, struct arena *a, struct uuid *out, struct err *e)
+/* The nil id is nobody's, and stands for none further in. */
+static bool decode_id(const char *name, struct str raw, struct arena *a, struct uuid *out,
+                      struct err *e)
 {
-    return !str_present(raw) || uuid_parse(json_string(raw, a), out) ||
-           err_set(e, ERR_VALIDATION, "field \"parent_execution_id\" must be a UUID");
+    if (!str_present(raw))
+        return true;
+    if (!uuid_parse(json_string(raw, a), out))
+        return err_set(e, ERR_VALIDATION, "field \"%s\" must be a UUID", name);
+    return !uuid_is_nil(out) || err_set(e, ERR_NOT_FOUND, "no such execution");
+}
+
+static bool decode_spawner(struct str raw, struct arena *a, struct execution_creation *in,
+                           struct err *e)
+{
+    struct str execution_id = STR_NONE, step_id = STR_NONE;
+    const struct json_field fields[] = {
+        {.name = "execution_id", .required = true, .types = TYPE(STRING), .value = &execution_id},
+        {.name = "step_id", .required = true, .types = TYPE(STRING), .value = &step_id},
+    };
+    struct err inner;
+
+    if (!str_present(raw))
+        return true;
+    if (!json_fields(raw, false, fields, COUNT(fields), a, &inner))
+        return err_set(e, inner.code, "field \"spawned_by\": %s", inner.message);
+    if (!hash_parse(json_string(step_id, a), &in->spawned_step))
+        return err_set(e, ERR_VALIDATION,
+                       "field \"spawned_by.step_id\" must be 64 hexadecimal digits");
+    return decode_id("spawned_by.execution_id", execution_id, a, &in->spawner, e);
 }
 
 static bool decode_creation(struct request *rq, struct execution_creation *in, struct err *e)
@@ -121,19 +145,18 @@ static bool decode_creation(struct request *rq, struct execution_creation *in, s
         {.name = "on_behalf_of", .types = TYPE(STRING), .value = &behalf},
         {.name = "session", .types = TYPE(STRING), .value = &session},
         {.name = "parent_execution_id", .types = TYPE(STRING), .value = &parent},
-        {.name = "spawned_by", .value = &spawned_by},
+        {.name = "spawned_by", .types = TYPE(OBJECT), .value = &spawned_by},
     };
 
     if (!json_fields(http_body(rq->x), false, fields, COUNT(fields), rq->arena, e))
         return false;
-    if (str_present(spawned_by))
-        return err_set(e, ERR_VALIDATION, "field \"spawned_by\" is not available in this version");
     return field_text("agent_id", agent_id, 1, SIZE_MAX, rq->arena, &in->agent_id, e) &&
            field_text("idempotency_key", key, 1, SHORT_TEXT_MAX, rq->arena, &in->idempotency_key,
                       e) &&
            field_text("on_behalf_of", behalf, 1, SHORT_TEXT_MAX, rq->arena, &in->on_behalf_of, e) &&
            field_text("session", session, 1, SHORT_TEXT_MAX, rq->arena, &in->session, e) &&
-           decode_parent(parent, rq->arena, &in->parent, e);
+           decode_id("parent_execution_id", parent, rq->arena, &in->parent, e) &&
+           decode_spawner(spawned_by, rq->arena, in, e);
 }
 
 void executions_create(struct request *rq)
@@ -158,7 +181,7 @@ struct execution_listing {
     struct listing listing; /* first */
     struct engine *engine;
     struct execution_filter filter; /* its strings are owned */
-    struct uuid before;
+    struct uuid before, spawned_by;
     int64_t left;
     bool any;  /* was written */
     bool more; /* beyond this page */
@@ -225,9 +248,8 @@ static bool fill_list(struct listing *listing, struct store_reader *r, struct bu
 
 struct list_query {
     struct execution_filter filter;
-    struct uuid before;
+    struct uuid before, spawned_by;
     int64_t limit;
-    bool nothing; /* the parameters match nothing in this version */
 };
 
 static bool decode_cursor(struct str cursor, struct list_query *q, struct err *e)
@@ -250,7 +272,6 @@ static bool decode_list(struct request *rq, struct list_query *q, struct err *e)
 {
     struct str agent_id, status, session, spawned_by, prefix, cursor;
     enum execution_status parsed;
-    struct uuid ignored;
 
     q->limit = LIST_LIMIT;
     if (!query_text(rq, "agent_id", &agent_id, e) || !query_text(rq, "status", &status, e) ||
@@ -260,7 +281,7 @@ static bool decode_list(struct request *rq, struct list_query *q, struct err *e)
         return false;
     if (!str_empty(status) && !execution_status_parse(status, &parsed))
         return err_set(e, ERR_VALIDATION, "parameter \"status\" is no status of an execution");
-    if (!str_empty(spawned_by) && !uuid_parse(spawned_by, &ignored))
+    if (!str_empty(spawned_by) && !uuid_parse(spawned_by, &q->spawned_by))
         return err_set(e, ERR_VALIDATION, "parameter \"spawned_by\" must be an execution's id");
     if (!uuid_prefix_range(prefix, &q->filter.low, &q->filter.high))
         return err_set(e, ERR_VALIDATION,
@@ -268,7 +289,7 @@ static bool decode_list(struct request *rq, struct list_query *q, struct err *e)
     q->filter.agent_id = given(agent_id);
     q->filter.status = given(status);
     q->filter.session = given(session);
-    q->nothing = !str_empty(spawned_by);
+    q->filter.spawned_by = str_empty(spawned_by) ? NULL : &q->spawned_by;
     return decode_cursor(cursor, q, e);
 }
 
@@ -300,6 +321,8 @@ static void read_list(struct request *rq, struct store_reader *r)
     l->filter.session = copy_to(&strings, f->session);
     l->before = q->before;
     l->filter.before = f->before == NULL ? NULL : &l->before;
+    l->spawned_by = q->spawned_by;
+    l->filter.spawned_by = f->spawned_by == NULL ? NULL : &l->spawned_by;
     l->filter.max_bytes = FILL_BYTES;
     l->left = q->limit;
     listing_run(rq, &l->listing, r);
@@ -308,18 +331,13 @@ static void read_list(struct request *rq, struct store_reader *r)
 void executions_list(struct request *rq)
 {
     struct list_query *q = arena_new(rq->arena, struct list_query);
-    struct buf body = {0};
     struct err e;
 
     rq->state = q;
-    if (!decode_list(rq, q, &e)) {
-        request_reply_error(rq, &e);
-    } else if (q->nothing) {
-        buf_add(&body, STR("{\"executions\":[]}"));
-        request_reply_json(rq, 200, &body);
-    } else {
+    if (decode_list(rq, q, &e))
         request_read_large(rq, read_list);
-    }
+    else
+        request_reply_error(rq, &e);
 }
 
 /* ---- ending ---- */

@@ -16,7 +16,7 @@ struct listing {
      * ones. */
     bool (*fill)(struct listing *l, struct store_reader *r, struct buf *out, bool *more,
                  struct err *e);
-    struct str open;                                   /* before the first row; static */
+    struct str open; /* before the first row; lives until release */
     void (*close)(struct listing *l, struct buf *out); /* after the last */
     /* What follows may be left zero. */
     struct readers *readers; /* where it runs; NULL: where reads do */

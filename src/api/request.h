@@ -13,6 +13,7 @@
 #include <stdatomic.h>
 
 struct waiter;
+struct bundle_setting;
 
 struct api {
     struct engine *engine;
@@ -53,6 +54,7 @@ struct request {
     struct str agent_id; /* who signed; absent on a bearer's request */
     struct str caller;   /* the bearer's name, as in created_by */
     struct str path_id;  /* the path's {agent_id}, decoded */
+    struct str key;      /* the path's {key}, of a resource */
     struct uuid execution_id, approval_id;
     struct hash step_id;
     struct lease_ref lease;
@@ -64,7 +66,8 @@ struct request {
     int64_t patience_us; /* until when read_patiently is tried; monotonic */
     bool committed;      /* what is read was written by this request */
     struct read_job job;
-    void *state; /* of the route's own, arena */
+    struct bundle_setting *bundle; /* api/bundle.c's own */
+    void *state;                   /* of the route's own, arena */
 };
 
 struct request *request_of_job(struct read_job *job);

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/router.h"
 
+#include "api/resource_fields.h"
+
 #define EXECUTION "/v0/executions/{execution_id}"
 #define STEP EXECUTION "/steps/{step_id}"
 #define AGENT "/v0/agents/{agent_id}"
@@ -20,12 +22,19 @@ static const struct route ROUTES[] = {
     {ROUTE("GET", EXECUTION "/events"), BEARER("executions:read"), events_get},
     {ROUTE("GET", EXECUTION "/stream"), BEARER("executions:read"), stream_follow},
     {ROUTE("POST", EXECUTION "/cancel"), BEARER("executions:write"), executions_cancel},
+    /* With a policy_bundle it needs policies:write too. */
+    {ROUTE("POST", EXECUTION "/fork"), BEARER("executions:write"), forks_create},
+    {ROUTE("GET", EXECUTION "/fork-points"), BEARER("executions:read"), forks_points},
     {ROUTE("GET", EXECUTION "/steps"), EITHER, steps_list},
     {ROUTE("POST", EXECUTION "/steps"), SIGNED(LEASE_REQUIRED), steps_submit},
     {ROUTE("GET", STEP), EITHER, steps_get},
     {ROUTE("POST", STEP "/complete"), SIGNED(LEASE_REQUIRED), steps_complete},
     {ROUTE("POST", STEP "/fail"), SIGNED(LEASE_REQUIRED), steps_fail},
     {ROUTE("POST", STEP "/stream"), SIGNED(LEASE_OPTIONAL), stream_publish},
+    {ROUTE("POST", EXECUTION "/resources"), SIGNED(LEASE_REQUIRED), resources_register},
+    /* A key may be called "checkpoints": its binding lies below. */
+    {ROUTE("POST", EXECUTION "/resources/checkpoints"), SIGNED(LEASE_REQUIRED), resources_capture},
+    {ROUTE("POST", EXECUTION "/resources/{key}/binding"), SIGNED(LEASE_REQUIRED), resources_bind},
     {ROUTE("POST", EXECUTION "/heartbeat"), SIGNED(LEASE_REQUIRED), lease_post_heartbeat},
     {ROUTE("POST", EXECUTION "/release"), SIGNED(LEASE_REQUIRED), lease_post_release},
     {ROUTE("POST", EXECUTION "/suspend"), SIGNED(LEASE_REQUIRED), lease_post_suspend},
@@ -130,6 +139,11 @@ static bool read_param(struct request *rq, struct str name, struct str value, st
     if (str_eq(name, STR("{approval_id}")))
         return uuid_parse(value, &rq->approval_id) ||
                err_set(e, ERR_VALIDATION, "approval_id in the path must be a UUID");
+    if (str_eq(name, STR("{key}"))) {
+        rq->key = value;
+        return is_resource_key(value) ||
+               err_set(e, ERR_VALIDATION, "key in the path is no resource's key");
+    }
     return hash_parse(value, &rq->step_id) ||
            err_set(e, ERR_VALIDATION, "step_id in the path must be 64 hexadecimal digits");
 }

@@ -22,7 +22,7 @@ struct route {
     struct str method;
     struct str label;   /* method and pattern: in metrics */
     struct str pattern; /* segments in braces are parameters: {execution_id}, {step_id}, {agent_id},
-                           {approval_id} */
+                           {approval_id}, {key} */
     enum auth auth;
     const char *scope; /* of a bearer's key, all of them if there are several, with spaces between;
                           the bootstrap token has all */
@@ -48,6 +48,8 @@ void executions_previous(struct request *rq);
 void executions_cancel(struct request *rq);
 void executions_complete(struct request *rq);
 void executions_fail(struct request *rq);
+void forks_create(struct request *rq);
+void forks_points(struct request *rq);
 void events_get(struct request *rq);
 void stream_follow(struct request *rq);
 void stream_publish(struct request *rq);
@@ -56,6 +58,9 @@ void steps_submit(struct request *rq);
 void steps_get(struct request *rq);
 void steps_complete(struct request *rq);
 void steps_fail(struct request *rq);
+void resources_register(struct request *rq);
+void resources_bind(struct request *rq);
+void resources_capture(struct request *rq);
 void lease_post_heartbeat(struct request *rq);
 void lease_post_release(struct request *rq);
 void lease_post_suspend(struct request *rq);

@@ -5,6 +5,7 @@
 #include "api/encode.h"
 #include "api/listing.h"
 #include "api/params.h"
+#include "api/resource_fields.h"
 #include "api/view.h"
 
 #include <stdlib.h>
@@ -46,23 +47,6 @@ static bool check_kind_and_mode(const struct submission_fields *f, struct step_s
                       &in->target, e);
 }
 
-static bool check_resources(struct str resources, struct arena *a, struct err *e)
-{
-    struct json_walk walk = {0};
-    struct str item;
-
-    if (!str_present(resources))
-        return true;
-    while (json_next_item(resources, &walk, &item)) {
-        if (json_type_of(item) != JSON_STRING)
-            return err_set(e, ERR_VALIDATION, "field \"resources\" must be a list of strings");
-        item = json_string(item, a);
-        return err_set(e, ERR_VALIDATION, "field \"resources\": \"%.*s\" is not registered",
-                       STR_ARG(item));
-    }
-    return true;
-}
-
 static bool decode_submission(struct request *rq, struct step_submission *in, struct err *e)
 {
     struct submission_fields f;
@@ -75,7 +59,9 @@ static bool decode_submission(struct request *rq, struct step_submission *in, st
     };
 
     if (!json_fields(http_body(rq->x), false, fields, COUNT(fields), rq->arena, e) ||
-        !check_kind_and_mode(&f, in, rq->arena, e) || !check_resources(f.resources, rq->arena, e))
+        !check_kind_and_mode(&f, in, rq->arena, e) ||
+        !field_resource_keys("resources", f.resources, rq->arena, &in->resources, &in->n_resources,
+                             e))
         return false;
     in->raw_args = str_present(f.args) ? f.args : STR("null");
     return true;
@@ -141,21 +127,6 @@ void steps_submit(struct request *rq)
 
 /* ---- settling ---- */
 
-/* No resource is ever due in this version, so there is nothing to capture; what is sent all the
- * same is not recorded. */
-static bool check_captures(const char *name, struct str list, struct err *e)
-{
-    struct json_walk walk = {0};
-    struct str item;
-
-    if (!str_present(list))
-        return true;
-    while (json_next_item(list, &walk, &item))
-        if (json_type_of(item) != JSON_OBJECT)
-            return err_set(e, ERR_VALIDATION, "field \"%s\" must be a list of objects", name);
-    return true;
-}
-
 static void settle(struct request *rq, bool failed)
 {
     struct step_outcome *in = &request_command(rq, COMMAND_SETTLE)->in.settle;
@@ -172,8 +143,7 @@ static void settle(struct request *rq, bool failed)
     struct err e;
 
     if (!json_fields(http_body(rq->x), false, fields, COUNT(fields), rq->arena, &e) ||
-        !check_captures("captures", captures, &e) ||
-        !check_captures("capture_failures", failures, &e)) {
+        !field_captures(captures, failures, rq->arena, &in->report, &e)) {
         request_reply_error(rq, &e);
         return;
     }
@@ -183,7 +153,7 @@ static void settle(struct request *rq, bool failed)
     in->step_id = rq->step_id;
     in->failed = failed;
     in->usage = failed ? USAGE_NONE : usage_read(in->value, rq->arena);
-    rq->cmd->bytes = in->value.n;
+    rq->cmd->bytes = in->value.n + captures.n + failures.n;
     request_submit(rq, decided);
 }
 

@@ -9,5 +9,8 @@
  * Its arena. */
 MUST_USE bool view_execution(struct request *rq, struct store_reader *r, struct execution_view *v,
                              struct err *e);
+/* Answers with the request's execution. False: as above, and nothing is answered. */
+MUST_USE bool reply_execution(struct request *rq, struct store_reader *r, int status,
+                              struct err *e);
 
 #endif

@@ -3,9 +3,9 @@
 
 enum { SHOWN_MAX = 1000, TRIES_MAX = 8 };
 
-static bool is_blocked(const struct execution_view *v)
+static bool is_in(const struct execution_view *v, enum execution_status status)
 {
-    return str_eq(v->status, execution_status_name(EXECUTION_BLOCKED));
+    return str_eq(v->status, execution_status_name(status));
 }
 
 static bool read_pending(struct store_reader *r, const struct execution_view *v, struct arena *a,
@@ -22,23 +22,30 @@ static bool read_pending(struct store_reader *r, const struct execution_view *v,
     return store_list_approvals(r, &f, a, &out->approvals, &out->n, e);
 }
 
+static bool read_subagents(struct store_reader *r, const struct execution_view *v, struct arena *a,
+                           struct waits *out, struct err *e)
+{
+    return v->awaited == 0 ||
+           store_awaited_subagents(r, &v->id, SHOWN_MAX, a, &out->subagents, &out->n_subagents, e);
+}
+
 bool waits_read(struct store_reader *r, struct execution_view *v, struct arena *a,
                 struct waits *out, struct err *e)
 {
     bool found;
 
     *out = (struct waits){0};
-    for (int tries = 0; is_blocked(v) && tries < TRIES_MAX; tries++) {
+    for (int tries = 0; is_in(v, EXECUTION_BLOCKED) && tries < TRIES_MAX; tries++) {
         struct uuid id = v->id;
 
-        if (!read_pending(r, v, a, out, e))
+        if (!read_pending(r, v, a, out, e) || !read_subagents(r, v, a, out, e))
             return false;
-        if (out->n > 0)
+        if (out->n + out->n_subagents > 0)
             return true;
         if (!store_read_execution(r, &id, a, v, &found, e))
             return false;
         if (!found)
             return err_set(e, ERR_NOT_FOUND, "no such execution");
     }
-    return true;
+    return !is_in(v, EXECUTION_RUNNING) || read_subagents(r, v, a, out, e);
 }

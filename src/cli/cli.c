@@ -95,21 +95,40 @@ int cli_fail_usage(struct cli *c, const struct err *e)
     return EXIT_USAGE;
 }
 
-void cli_remark(struct cli *c, const char *fmt, ...)
+/* A line on err; one that begins with nothing is a remark. */
+static void tell(struct cli *c, const char *begin, const char *fmt, va_list args)
 {
     char text[ERR_MESSAGE_MAX];
     struct buf clean = {0};
+    bool remark = begin[0] == '\0';
+    enum paint first = remark ? PAINT_NONE : PAINT_BUSY, rest = remark ? PAINT_DIM : PAINT_NONE;
+
+    vsnprintf(text, sizeof text, fmt, args);
+    fflush(c->out);
+    text_clean(&clean, str_of(text), TEXT_LINES);
+    fprintf(c->err, "%s%s%s%s%.*s%s\n", paint_begin(c->err_colour, first), begin,
+            paint_end(c->err_colour, first), paint_begin(c->err_colour, rest),
+            STR_ARG(buf_str(&clean)), paint_end(c->err_colour, rest));
+    fflush(c->err);
+    buf_free(&clean);
+}
+
+void cli_remark(struct cli *c, const char *fmt, ...)
+{
     va_list args;
 
     va_start(args, fmt);
-    vsnprintf(text, sizeof text, fmt, args);
+    tell(c, "", fmt, args);
     va_end(args);
-    fflush(c->out);
-    text_clean(&clean, str_of(text), TEXT_LINES);
-    fprintf(c->err, "%s%.*s%s\n", paint_begin(c->err_colour, PAINT_DIM), STR_ARG(buf_str(&clean)),
-            paint_end(c->err_colour, PAINT_DIM));
-    fflush(c->err);
-    buf_free(&clean);
+}
+
+void cli_warn(struct cli *c, const char *fmt, ...)
+{
+    va_list args;
+
+    va_start(args, fmt);
+    tell(c, "warning: ", fmt, args);
+    va_end(args);
 }
 
 void cli_line(struct cli *c, struct str bytes)

@@ -44,6 +44,8 @@ int cli_fail(struct cli *c, const struct err *e);
 int cli_fail_usage(struct cli *c, const struct err *e);
 /* A remark on err, for people only. */
 void cli_remark(struct cli *c, const char *fmt, ...) PRINTF_LIKE(2, 3);
+/* `warning: …` on err: it was done, and there is something to know. */
+void cli_warn(struct cli *c, const char *fmt, ...) PRINTF_LIKE(2, 3);
 /* Writes bytes and a line feed to `out`. */
 void cli_line(struct cli *c, struct str bytes);
 

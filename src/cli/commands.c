@@ -26,6 +26,7 @@ static const struct arg_flag LIST_FLAGS[] = {
     {"agent", "ID", "only this agent's"},
     {"status", "STATUS", "pending, running, blocked, completed, failed or cancelled"},
     {"session", "NAME", "only this session's"},
+    {"spawned-by", "ID", "only the subagents that this execution's steps started"},
     {"limit", "N", "at most so many, newest first (default 50)"},
     JSON_FLAG,
     URL_FLAG,
@@ -37,6 +38,17 @@ static const struct arg_flag CREATE_FLAGS[] = {
     {"on-behalf-of", "NAME", "the end user whom the run serves; recorded"},
     {"watch", NULL, "then follow it, as 'rebuno exec watch' does"},
     JSON_FLAG,
+    URL_FLAG,
+};
+static const struct arg_flag FORK_FLAGS[] = {
+    {"at", "SEQ", "the last event that the fork begins with; required"},
+    {"session", "NAME", "a new session for it (default: none)"},
+    {"policy", "FILE", "the bundle that decides in it, instead of the agent's"},
+    JSON_FLAG,
+    URL_FLAG,
+};
+static const struct arg_flag DIFF_FLAGS[] = {
+    {"json", NULL, "print what differs as JSON"},
     URL_FLAG,
 };
 
@@ -176,7 +188,9 @@ static const struct command COMMANDS[] = {
     {.name = "exec events",
      .synopsis = "ID",
      .summary = "print an execution's log, with payloads",
-     .text = "Prints all events of an execution so far, with their payloads.\n",
+     .text = "Prints all events of an execution so far, with their payloads. If it has\n"
+             "resources, a dot marks the events at which a fork restores all of them as\n"
+             "they were.\n",
      .min_args = 1,
      .max_args = 1,
      FLAGS(SHOW_FLAGS),
@@ -191,6 +205,42 @@ static const struct command COMMANDS[] = {
      .max_args = 1,
      FLAGS(SHOW_FLAGS),
      .run = cmd_exec_steps},
+    {.name = "exec fork",
+     .synopsis = "ID --at SEQ",
+     .summary = "start a run from a moment of another one",
+     .text = "Starts a new run that begins with what another one had recorded by an event:\n"
+             "the steps that had settled by then replay, what follows is decided anew and\n"
+             "runs. The source is left as it is. Says what each resource was restored from,\n"
+             "and warns when it was not captured in the state that it had at that event.\n"
+             "A policy is compiled before anything is sent.\n"
+             "\n"
+             "  rebuno exec fork 0199c2a4-7d10-7c4e --at 41 --policy stricter.yaml\n",
+     .min_args = 1,
+     .max_args = 1,
+     FLAGS(FORK_FLAGS),
+     .run = cmd_exec_fork},
+    {.name = "exec fork-points",
+     .synopsis = "ID",
+     .summary = "show which events a fork can restore the resources at",
+     .text = "Lists the resources of an execution with their checkpoints and the events that\n"
+             "each of them covers, and the events at which all resources are covered. Any\n"
+             "event can be forked; at the others, a fork begins with an earlier state.\n",
+     .min_args = 1,
+     .max_args = 1,
+     FLAGS(SHOW_FLAGS),
+     .run = cmd_exec_fork_points},
+    {.name = "exec diff",
+     .synopsis = "A B",
+     .summary = "show where two runs begin to differ, and how",
+     .text = "Compares two executions, or a fork and its source: their inputs, their steps in\n"
+             "order (a step is the same if kind, target and arguments are, and it is the\n"
+             "same of several such), their results and errors, what the policy said of them,\n"
+             "and how the runs ended. Times are not compared. Exits with 0 if nothing\n"
+             "differs, 1 if something does, and 2 if they could not be compared.\n",
+     .min_args = 2,
+     .max_args = 2,
+     FLAGS(DIFF_FLAGS),
+     .run = cmd_exec_diff},
     {.name = "exec cancel",
      .synopsis = "ID",
      .summary = "end a run",

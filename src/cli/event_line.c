@@ -3,6 +3,7 @@
  * watched. */
 #include "cli/event_line.h"
 
+#include "cli/restoration.h"
 #include "cli/text.h"
 #include "cli/view.h"
 #include "cli/when.h"
@@ -20,6 +21,8 @@ struct event_step {
 struct payload {
     struct str step_id, kind, target, error, usage, rule, reason, output, attempt, by, of, status;
     struct str approval, decided_by, rationale, until, key, session, parent;
+    struct str source, fork_seq, override, restoration, spawned_by;
+    struct str resources, driver, every, on_completion, ref, covered_seq, binding;
 };
 
 struct line {
@@ -70,6 +73,18 @@ static void read_payload(struct str json, struct payload *p, struct arena *a)
         {"key", true, &p->key},
         {"session", true, &p->session},
         {"parent_execution_id", true, &p->parent},
+        {"source_execution_id", true, &p->source},
+        {"fork_seq", false, &p->fork_seq},
+        {"policy_override", false, &p->override},
+        {"restoration", false, &p->restoration},
+        {"spawned_by", false, &p->spawned_by},
+        {"resources", false, &p->resources},
+        {"driver_id", true, &p->driver},
+        {"every_steps", false, &p->every},
+        {"on_completion", false, &p->on_completion},
+        {"checkpoint_ref", true, &p->ref},
+        {"covered_seq", false, &p->covered_seq},
+        {"binding", false, &p->binding},
     };
 
     view_read(json, fields, COUNT(fields), a);
@@ -131,6 +146,21 @@ static void describe_limit(const struct payload *p, struct line *l)
     add_rule(&l->detail, p->rule);
 }
 
+static void describe_run(struct event_step *step, const struct event *ev, const struct payload *p,
+                         struct line *l, struct arena *a)
+{
+    struct str changes = view_names(p->resources, a);
+
+    step->runs++;
+    step->started_us = ev->at_us;
+    if (step->runs > 1) {
+        buf_printf(&l->detail, "executed again (run %u)", step->runs);
+        l->detail_paint = PAINT_BUSY;
+    }
+    if (str_present(changes))
+        buf_printf(&l->detail, "%smay change %.*s", l->detail.n > 0 ? ", " : "", STR_ARG(changes));
+}
+
 static void describe_step(struct event_log *log, const struct event *ev, const struct payload *p,
                           struct line *l, struct arena *a)
 {
@@ -148,12 +178,7 @@ static void describe_step(struct event_log *log, const struct event *ev, const s
         return;
     }
     if (str_eq(verb, STR("executing"))) {
-        step->runs++;
-        step->started_us = ev->at_us;
-        if (step->runs > 1) {
-            buf_printf(&l->detail, "executed again (run %u)", step->runs);
-            l->detail_paint = PAINT_BUSY;
-        }
+        describe_run(step, ev, p, l, a);
         return;
     }
     if (str_eq(verb, STR("allowed"))) {
@@ -223,25 +248,55 @@ static void end_execution(struct event_log *log, const struct event *ev, const s
         buf_add(&log->outcome, p->reason);
 }
 
-static void describe_created(const struct payload *p, struct line *l)
+static void describe_created(const struct payload *p, struct line *l, struct arena *a)
 {
+    struct str parent;
+    const struct view_field fields[] = {{"execution_id", true, &parent}};
+
     if (str_present(p->by))
         buf_printf(&l->what, "by %.*s", STR_ARG(p->by));
     if (str_present(p->of))
         buf_printf(&l->what, " on behalf of %.*s", STR_ARG(p->of));
     if (str_present(p->session))
         buf_printf(&l->detail, "in session %.*s", STR_ARG(p->session));
+    view_read(p->spawned_by, fields, COUNT(fields), a);
+    if (str_present(parent))
+        buf_printf(&l->detail, "%sfor a step of %.*s", l->detail.n > 0 ? ", " : "",
+                   STR_ARG(view_short_id(parent)));
+}
+
+static void describe_forked(const struct payload *p, struct line *l, struct arena *a)
+{
+    struct json_walk walk = {0};
+    struct restored r;
+
+    buf_printf(&l->what, "from %.*s at event %.*s", STR_ARG(view_short_id(p->source)),
+               STR_ARG(p->fork_seq));
+    if (str_eq(p->override, STR("true")))
+        buf_add(&l->detail, STR("under a policy of its own"));
+    while (restoration_next(p->restoration, &walk, a, &r)) {
+        struct str told = restoration_text(&r, STR_NONE, a);
+
+        buf_printf(&l->detail, "%s%.*s %.*s%s", l->detail.n > 0 ? "; " : "", STR_ARG(r.key),
+                   STR_ARG(told), r.covered ? "" : ", not covered there");
+        if (!r.covered)
+            l->detail_paint = PAINT_BUSY;
+    }
 }
 
 static void describe_execution(struct event_log *log, const struct event *ev,
-                               const struct payload *p, struct line *l)
+                               const struct payload *p, struct line *l, struct arena *a)
 {
     struct str verb = str_slice(ev->type, STR("execution.").n, ev->type.n);
 
     l->type_paint = view_status_paint(verb);
     if (str_eq(verb, STR("created"))) {
         log->created_us = ev->at_us;
-        describe_created(p, l);
+        describe_created(p, l, a);
+        return;
+    }
+    if (str_eq(verb, STR("forked"))) {
+        describe_forked(p, l, a);
         return;
     }
     if (str_eq(verb, STR("started")) && str_present(p->parent))
@@ -255,6 +310,53 @@ static void describe_execution(struct event_log *log, const struct event *ev,
         buf_add_z(&l->what, steps ? "waits for its subagents" : "waits for a person");
     } else if (str_present(p->reason)) {
         buf_add(&l->what, p->reason);
+    }
+}
+
+/* ---- resources ---- */
+
+static void add_checkpoint_policy(struct buf *out, const struct payload *p)
+{
+    int64_t every = 0;
+
+    if (!str_present(p->every) || !json_int64(p->every, &every) || every < 1) {
+        buf_add(out, STR("no checkpoints"));
+        return;
+    }
+    if (every == 1)
+        buf_add(out, STR("captured after each step that may change it"));
+    else
+        buf_printf(out, "captured after every %lld steps that may change it", (long long)every);
+    if (str_eq(p->on_completion, STR("true")))
+        buf_add(out, STR(", and at the end"));
+}
+
+static void describe_resource(const struct event *ev, const struct payload *p, struct line *l,
+                              struct arena *a)
+{
+    struct str verb = str_slice(ev->type, STR("resource.").n, ev->type.n);
+
+    buf_add(&l->what, p->key);
+    if (str_eq(verb, STR("registered"))) {
+        buf_printf(&l->detail, "%.*s, ", STR_ARG(p->driver));
+        add_checkpoint_policy(&l->detail, p);
+    } else if (str_eq(verb, STR("initialized"))) {
+        if (str_present(p->ref))
+            buf_printf(&l->detail, "from checkpoint %.*s", STR_ARG(p->ref));
+        else
+            buf_add(&l->detail, STR("from its initial environment"));
+    } else if (str_eq(verb, STR("bound"))) {
+        buf_add(&l->detail, view_json_short(p->binding, REST_COLUMNS, a));
+    } else if (str_eq(verb, STR("checkpointed"))) {
+        l->type_paint = PAINT_GOOD;
+        buf_printf(&l->detail, "%.*s, covers from event %.*s", STR_ARG(p->ref),
+                   STR_ARG(p->covered_seq));
+    } else if (str_eq(verb, STR("checkpoint_failed"))) {
+        l->type_paint = PAINT_BAD;
+        buf_add(&l->detail, view_error_text(p->error, a));
+    } else {
+        text_json_line(&l->detail, ev->payload);
+        l->detail_paint = PAINT_DIM;
     }
 }
 
@@ -361,7 +463,9 @@ void event_print(struct event_log *log, const struct event *ev, struct cli *c)
     else if (str_starts(ev->type, STR("dispatch.")))
         describe_dispatch(log, ev, &p, &l);
     else if (str_starts(ev->type, STR("execution.")))
-        describe_execution(log, ev, &p, &l);
+        describe_execution(log, ev, &p, &l, &a);
+    else if (str_starts(ev->type, STR("resource.")) && str_present(p.key))
+        describe_resource(ev, &p, &l, &a);
     else if (str_starts(ev->type, STR("approval.")) && str_present(p.approval))
         describe_approval(log, ev, &p, &l);
     else

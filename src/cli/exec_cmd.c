@@ -3,6 +3,7 @@
 #include "base/clock.h"
 #include "cli/approval_view.h"
 #include "cli/commands.h"
+#include "cli/restoration.h"
 #include "cli/table.h"
 #include "cli/view.h"
 #include "cli/visit.h"
@@ -10,7 +11,13 @@
 #include "cli/when.h"
 #include "domain/types.h"
 
-enum { LIST_DEFAULT = 50, LIST_PAGE = 200, LIST_MAX = 1000000, APPROVALS_SHOWN = 10 };
+enum {
+    LIST_DEFAULT = 50,
+    LIST_PAGE = 200,
+    LIST_MAX = 1000000,
+    APPROVALS_SHOWN = 10,
+    SUBAGENTS_SHOWN = 10,
+};
 
 /* ---- ls ---- */
 
@@ -44,7 +51,8 @@ static void add_execution(struct table *t, struct str execution, struct arena *a
 
 struct listing {
     int64_t left;
-    struct str cursor; /* in the visit's arena; absent: none */
+    struct str spawned_by; /* absent: any */
+    struct str cursor;     /* in the visit's arena; absent: none */
     struct table table;
     struct buf json;
     struct json_writer w;
@@ -70,6 +78,7 @@ static bool list_page(struct cli *c, struct visit *v, struct listing *l, struct 
     add_query(&path, "agent_id", cli_flag(c, "agent"));
     add_query(&path, "status", cli_flag(c, "status"));
     add_query(&path, "session", cli_flag(c, "session"));
+    add_query(&path, "spawned_by", l->spawned_by.p);
     add_query(&path, "cursor", l->cursor.p);
     buf_add_byte(&path, '\0');
     bool ok = client_get(v->client, path.p, &v->answer, e);
@@ -144,6 +153,16 @@ static bool check_status(struct cli *c, struct err *e)
     return false;
 }
 
+/* Absent when none is meant. */
+static int find_spawner(struct cli *c, struct visit *v, struct str *id)
+{
+    struct str given = str_of(cli_flag(c, "spawned-by"));
+    int code = str_present(given) ? visit_find(c, v, &VISIT_EXECUTION, given) : EXIT_OK;
+
+    *id = v->id;
+    return code;
+}
+
 int cmd_exec_ls(struct cli *c)
 {
     struct visit v;
@@ -154,6 +173,8 @@ int cmd_exec_ls(struct cli *c)
     if (!parse_limit(c, &l.left, &e) || !check_status(c, &e))
         return cli_fail_usage(c, &e);
     int code = visit_begin(c, &v);
+    if (code == EXIT_OK)
+        code = find_spawner(c, &v, &l.spawned_by);
     if (code == EXIT_OK)
         code = list_executions(c, &v, &l);
     table_free(&l.table);
@@ -191,10 +212,79 @@ static void print_approvals(struct cli *c, struct str waiting_on, struct arena *
     }
 }
 
+/* "0199… at event 41"; absent when it is no fork. */
+static struct str fork_text(struct str source, struct str seq, struct arena *a)
+{
+    if (!str_present(source))
+        return STR_NONE;
+    return arena_printf(a, "%.*s at event %.*s", STR_ARG(source), STR_ARG(seq));
+}
+
+static void print_restoration(struct cli *c, struct visit *v, struct str source,
+                              struct str restoration)
+{
+    struct json_walk walk = {0};
+    struct restored r;
+
+    for (size_t i = 0; restoration_next(restoration, &walk, &v->a, &r); i++) {
+        struct str told = restoration_told(v, source, &r, &v->a);
+
+        view_pair_painted(c, i == 0 ? "resources" : "", r.covered ? PAINT_NONE : PAINT_BUSY,
+                          arena_printf(&v->a, "%.*s: %.*s%s", STR_ARG(r.key), STR_ARG(told),
+                                       r.covered ? "" : "; not covered there"));
+    }
+}
+
+/* "0199…, its step 3f0c54b1a9d2…"; absent when it is no subagent. */
+static struct str spawner_text(struct str spawned_by, struct arena *a)
+{
+    struct str id, step;
+    const struct view_field fields[] = {{"execution_id", true, &id}, {"step_id", true, &step}};
+
+    if (!str_present(spawned_by))
+        return STR_NONE;
+    view_read(spawned_by, fields, COUNT(fields), a);
+    return arena_printf(a, "%.*s, its step %.12s…", STR_ARG(id),
+                        str_present(step) ? arena_str(a, step).p : "");
+}
+
+/* Those that its steps started. An older kernel, or a key that may not list, shows none. */
+static void print_subagents(struct cli *c, struct visit *v)
+{
+    struct buf answer = {0};
+    struct str list, item, id, agent, status;
+    const struct view_field fields[] = {{"executions", false, &list}};
+    const struct view_field of_one[] = {
+        {"id", true, &id}, {"agent_id", true, &agent}, {"status", true, &status}};
+    struct json_walk walk = {0};
+    struct err ignored;
+    const char *path = arena_printf(&v->a, "/v0/executions?spawned_by=%.*s&limit=%d",
+                                    STR_ARG(v->id), SUBAGENTS_SHOWN + 1)
+                           .p;
+    size_t n = 0;
+
+    if (client_get(v->client, path, &answer, &ignored))
+        view_read(buf_str(&answer), fields, COUNT(fields), &v->a);
+    else
+        list = STR_NONE;
+    while (json_type_of(list) == JSON_ARRAY && json_next_item(list, &walk, &item) &&
+           ++n <= SUBAGENTS_SHOWN) {
+        view_read(item, of_one, COUNT(of_one), &v->a);
+        view_pair_painted(c, n == 1 ? "subagents" : "", view_status_paint(status),
+                          arena_printf(&v->a, "%.*s (%.*s) %.*s", STR_ARG(view_short_id(id)),
+                                       STR_ARG(status), STR_ARG(agent)));
+    }
+    if (n > SUBAGENTS_SHOWN)
+        view_pair(c, "",
+                  arena_printf(&v->a, "and more: rebuno exec ls --spawned-by %.*s",
+                               STR_ARG(view_short_id(v->id))));
+    buf_free(&answer);
+}
+
 static void print_execution(struct cli *c, struct visit *v)
 {
     struct str id, agent, status, input, output, reason, session, parent, key, by, of, created,
-        updated, deadline, waiting;
+        updated, deadline, waiting, source, fork_seq, restoration, spawned_by;
     const struct view_field fields[] = {
         {"id", true, &id},
         {"agent_id", true, &agent},
@@ -211,6 +301,10 @@ static void print_execution(struct cli *c, struct visit *v)
         {"updated_at", true, &updated},
         {"deadline_at", true, &deadline},
         {"waiting_on", false, &waiting},
+        {"forked_from", true, &source},
+        {"fork_seq", false, &fork_seq},
+        {"restoration", false, &restoration},
+        {"spawned_by", false, &spawned_by},
     };
     struct arena *a = &v->a;
     int64_t now = clock_wall_us();
@@ -224,6 +318,10 @@ static void print_execution(struct cli *c, struct visit *v)
     view_pair_painted(c, "reason", PAINT_BAD, reason);
     view_pair(c, "session", session);
     view_pair(c, "parent", parent);
+    view_pair(c, "forked from", fork_text(source, fork_seq, a));
+    print_restoration(c, v, source, restoration);
+    view_pair(c, "spawned by", spawner_text(spawned_by, a));
+    print_subagents(c, v);
     view_pair(c, "created", view_when(created, now, a));
     view_pair(c, "created by", by);
     view_pair(c, "on behalf of", of);

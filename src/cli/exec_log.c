@@ -3,95 +3,77 @@
  * is held whole. */
 #include "base/clock.h"
 #include "cli/commands.h"
+#include "cli/coverage.h"
+#include "cli/pages.h"
 #include "cli/table.h"
 #include "cli/text.h"
 #include "cli/view.h"
-#include "cli/visit.h"
 #include "cli/when.h"
 
-/* How one list is paged and shown. */
-struct pages {
-    const char *route, *after; /* "/events", the parameter that goes on from the last item … */
-    const char *last_field;    /* … and the item's field that it takes */
-    size_t limit;
-    void (*show)(struct cli *c, struct str item, void *ctx); /* for people */
-    void *ctx;
-    /* where it stands */
-    struct buf last; /* text of the last item's field; empty: at the start */
-    size_t on_page, printed;
+/* What is printed of a list: its JSON as it comes, or lines for people. */
+struct record {
+    struct cli *c;
+    void (*show)(struct record *r, struct str item); /* for people */
+    size_t printed;
+    struct table *table; /* of the steps */
+    /* of the events */
+    struct visit *v;
+    struct arena a;
+    struct coverage points;
+    bool blind; /* what is covered cannot be had */
 };
 
-static void take_item(struct cli *c, struct pages *p, struct str item)
+static void take_item(void *ctx, struct str item)
 {
-    p->on_page++;
+    struct record *r = ctx;
+    struct cli *c = r->c;
+
     if (!cli_json(c)) {
-        p->show(c, item, p->ctx);
+        r->show(r, item);
     } else {
-        fputs(p->printed == 0 ? "[" : ",\n", c->out);
+        fputs(r->printed == 0 ? "[" : ",\n", c->out);
         fwrite(item.p, 1, item.n, c->out);
     }
-    p->printed++;
+    r->printed++;
 }
 
-static void note_last(struct pages *p, struct str item)
-{
-    struct arena scratch = {0};
-    struct str value = json_get(item, str_of(p->last_field), &scratch);
-
-    if (json_type_of(value) == JSON_STRING)
-        value = json_string(value, &scratch);
-    buf_clear(&p->last);
-    buf_add(&p->last, value);
-    arena_free(&scratch);
-}
-
-static bool take_page(struct cli *c, struct visit *v, struct pages *p, struct err *e)
-{
-    struct buf path = {0};
-    struct json_walk walk = {0};
-    struct str item, last = STR_NONE;
-
-    buf_printf(&path, "%s?limit=%zu", visit_path(v, p->route), p->limit);
-    if (p->last.n > 0) {
-        buf_printf(&path, "&%s=", p->after);
-        client_escape(&path, buf_str(&p->last));
-    }
-    buf_add_byte(&path, '\0');
-    bool ok = client_get(v->client, path.p, &v->answer, e);
-    buf_free(&path);
-    if (!ok)
-        return false;
-    if (json_type_of(buf_str(&v->answer)) != JSON_ARRAY)
-        return err_set(e, ERR_VALIDATION, "the kernel's answer is no list");
-    p->on_page = 0;
-    while (json_next_item(buf_str(&v->answer), &walk, &item)) {
-        take_item(c, p, item);
-        last = item;
-    }
-    if (p->on_page > 0)
-        note_last(p, last);
-    return true;
-}
-
-static int take_pages(struct cli *c, struct visit *v, struct pages *p)
+static int print_record(struct cli *c, struct visit *v, struct pages *pages, struct record *r)
 {
     struct err e;
-    int code = EXIT_OK;
 
-    do {
-        if (!take_page(c, v, p, &e))
-            code = cli_fail(c, &e);
-    } while (code == EXIT_OK && p->on_page >= p->limit && p->last.n > 0);
-    if (code == EXIT_OK && cli_json(c))
-        fputs(p->printed == 0 ? "[]\n" : "]\n", c->out);
-    buf_free(&p->last);
-    return code;
+    pages->take = take_item;
+    pages->ctx = r;
+    if (!pages_read(v, pages, &e))
+        return cli_fail(c, &e);
+    if (cli_json(c))
+        fputs(r->printed == 0 ? "[]\n" : "]\n", c->out);
+    return EXIT_OK;
 }
 
 /* ---- events ---- */
 
-static void show_event(struct cli *c, struct str event, void *ctx)
+#define COVERED_MARK "\xe2\x97\x8f"
+
+/* "●" behind the number of an event at which a fork restores every resource as it was. */
+static const char *cover_mark(struct record *r, struct str seq_text)
 {
+    int64_t seq = 0;
+    struct err ignored;
+
+    if (r->blind || !str_present(seq_text) || !json_int64(seq_text, &seq))
+        return "";
+    if (seq > r->points.latest_seq) { /* the first, or the run has gone on since it was asked */
+        arena_reset(&r->a);
+        r->blind = !coverage_fetch(r->v, &r->a, &r->points, &ignored) || seq > r->points.latest_seq;
+    }
+    if (r->blind || r->points.n_resources == 0)
+        return "";
+    return coverage_at(&r->points, seq) ? COVERED_MARK " " : "  ";
+}
+
+static void show_event(struct record *r, struct str event)
+{
+    struct cli *c = r->c;
     struct arena a = {0};
     struct str seq, type, at, payload;
     const struct view_field fields[] = {{"event_seq", false, &seq},
@@ -101,14 +83,17 @@ static void show_event(struct cli *c, struct str event, void *ctx)
     struct buf time = {0}, line = {0};
     int64_t at_us = 0;
 
-    (void)ctx;
     view_read(event, fields, COUNT(fields), &a);
     if (str_present(at) && clock_parse_rfc3339(at, &at_us)) {
         when_full(&time, at_us);
         buf_printf(&time, ".%03d", (int)(at_us % US_PER_S / US_PER_MS));
     }
-    fprintf(c->out, "%s%4.*s  %.*s%s  ", paint_begin(c->out_colour, PAINT_DIM), STR_ARG(seq),
-            STR_ARG(buf_str(&time)), paint_end(c->out_colour, PAINT_DIM));
+    const char *mark = cover_mark(r, seq);
+    fprintf(c->out, "%s%4.*s  %s%s%s%s%s%.*s%s  ", paint_begin(c->out_colour, PAINT_DIM),
+            STR_ARG(seq), paint_end(c->out_colour, PAINT_DIM),
+            paint_begin(c->out_colour, PAINT_GOOD), mark, paint_end(c->out_colour, PAINT_GOOD),
+            paint_begin(c->out_colour, PAINT_DIM), STR_ARG(buf_str(&time)),
+            paint_end(c->out_colour, PAINT_DIM));
     cli_put(c, PAINT_BOLD, type);
     fputs("  ", c->out);
     text_json_line(&line, payload);
@@ -121,16 +106,17 @@ static void show_event(struct cli *c, struct str event, void *ctx)
 
 int cmd_exec_events(struct cli *c)
 {
-    struct pages pages = {.route = "/events",
-                          .after = "after_seq",
-                          .last_field = "event_seq",
-                          .limit = 500,
-                          .show = show_event};
+    struct pages pages = {
+        .route = "/events", .after = "after_seq", .last_field = "event_seq", .limit = 500};
     struct visit v;
+    struct record r = {.c = c, .show = show_event, .v = &v};
     int code = visit_begin_found(c, &v, &VISIT_EXECUTION);
 
     if (code == EXIT_OK)
-        code = take_pages(c, &v, &pages);
+        code = print_record(c, &v, &pages, &r);
+    if (code == EXIT_OK && !r.blind && r.points.n_resources > 0)
+        cli_remark(c, COVERED_MARK " a fork there restores every resource as it was");
+    arena_free(&r.a);
     visit_end(&v);
     return code;
 }
@@ -162,20 +148,9 @@ static struct str step_duration(struct str started, struct str completed, struct
     return out;
 }
 
-/* The second of equal steps is "search #2". */
-static struct str step_target(struct str target, struct str occurrence, struct arena *a)
+static void show_step(struct record *r, struct str step)
 {
-    int64_t before = 0;
-
-    if (!str_present(occurrence) || !json_int64(occurrence, &before) || before < 1 ||
-        before == INT64_MAX)
-        return target;
-    return arena_printf(a, "%.*s #%lld", STR_ARG(target), (long long)before + 1);
-}
-
-static void show_step(struct cli *c, struct str step, void *ctx)
-{
-    struct table *t = ctx;
+    struct table *t = r->table;
     struct arena a = {0};
     struct str kind, target, args, status, occurrence, started, completed, error;
     const struct view_field fields[] = {
@@ -185,10 +160,13 @@ static void show_step(struct cli *c, struct str step, void *ctx)
         {"error", false, &error},       {"args", false, &args},
     };
 
-    (void)c;
+    int64_t before = 0;
+
     view_read(step, fields, COUNT(fields), &a);
+    if (!str_present(occurrence) || !json_int64(occurrence, &before))
+        before = 0;
     table_add(t, PAINT_NONE, kind);
-    table_add(t, PAINT_BOLD, step_target(target, occurrence, &a));
+    table_add(t, PAINT_BOLD, view_target(target, before, &a));
     table_add(t, PAINT_NONE, view_json_short(args, ARGS_COLUMNS, &a));
     table_add(t, view_status_paint(status), status);
     table_add(t, PAINT_NONE, step_duration(started, completed, status, &a));
@@ -199,17 +177,14 @@ static void show_step(struct cli *c, struct str step, void *ctx)
 int cmd_exec_steps(struct cli *c)
 {
     struct table table = {.columns = STEP_COLUMNS, .n_columns = COUNT(STEP_COLUMNS)};
-    struct pages pages = {.route = "/steps",
-                          .after = "after",
-                          .last_field = "step_id",
-                          .limit = 200,
-                          .show = show_step,
-                          .ctx = &table};
+    struct pages pages = {
+        .route = "/steps", .after = "after", .last_field = "step_id", .limit = 200};
+    struct record r = {.c = c, .show = show_step, .table = &table};
     struct visit v;
     int code = visit_begin_found(c, &v, &VISIT_EXECUTION);
 
     if (code == EXIT_OK)
-        code = take_pages(c, &v, &pages);
+        code = print_record(c, &v, &pages, &r);
     if (code == EXIT_OK && !cli_json(c)) {
         table_print(&table, c);
         if (table_rows(&table) == 0)

@@ -170,6 +170,8 @@ static bool boot(struct kernel *k, struct err *e)
         .settings = &c->kernel,
         .executors = (unsigned)c->db_max_conns / 2,
         .deadline_check_interval_us = c->deadline_check_interval_us,
+        .cleanup_interval_us = c->cleanup_interval_us,
+        .retention_us = c->retention_us,
         .signals = {k, on_dispatches, on_events, on_agent, on_delta, on_judge},
     };
     struct sender_options sender = {

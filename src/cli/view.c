@@ -67,6 +67,13 @@ bool view_is_final(struct str execution_status)
            str_eq(execution_status, STR("cancelled"));
 }
 
+struct str view_target(struct str target, int64_t occurrence, struct arena *a)
+{
+    if (occurrence < 1 || occurrence == INT64_MAX)
+        return target;
+    return arena_printf(a, "%.*s #%lld", STR_ARG(target), (long long)occurrence + 1);
+}
+
 struct str view_error_text(struct str error, struct arena *a)
 {
     struct str message = STR_NONE, reason = STR_NONE;

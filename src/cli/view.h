@@ -23,6 +23,8 @@ struct str view_short_id(struct str id);
 struct str view_names(struct str array, struct arena *a);
 enum paint view_status_paint(struct str status);
 bool view_is_final(struct str execution_status);
+/* The second of equal steps is "search #2". In the arena, or the target itself. */
+struct str view_target(struct str target, int64_t occurrence, struct arena *a);
 /* "message", else "reason", else the object as it is; absent stays absent. */
 struct str view_error_text(struct str error, struct arena *a);
 /* "name          value" for detail pages; nothing when the value is absent. A value of several

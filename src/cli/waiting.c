@@ -49,6 +49,8 @@ static void add_text(struct buf *out, const struct entry *entry, int64_t now_us)
         add_until(out, " (free in ", entry->until, ")", now_us);
     } else if (str_eq(entry->kind, STR("session"))) {
         buf_printf(out, "session %.*s", STR_ARG(entry->id));
+    } else if (str_eq(entry->kind, STR("subagent"))) {
+        buf_printf(out, "subagent %.*s", STR_ARG(view_short_id(entry->id)));
     } else {
         buf_add(out, entry->kind);
         add_until(out, " (until in ", entry->until, ")", now_us);
@@ -75,6 +77,8 @@ static void add_advice(struct buf *out, const struct entry *entry, int64_t now_u
         add_until(out, ", free in ", entry->until, "", now_us);
     } else if (str_eq(entry->kind, STR("session"))) {
         buf_printf(out, "its turn in session %.*s", STR_ARG(entry->id));
+    } else if (str_eq(entry->kind, STR("subagent"))) {
+        buf_printf(out, "subagent %.*s to end", STR_ARG(view_short_id(entry->id)));
     } else {
         buf_add(out, entry->kind);
     }

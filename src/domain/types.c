@@ -40,6 +40,7 @@ static const struct str APPROVAL_STATUS[] = {
 };
 static const struct str EVENT_TYPE[] = {
     [EVENT_EXECUTION_CREATED] = STR_INIT("execution.created"),
+    [EVENT_EXECUTION_FORKED] = STR_INIT("execution.forked"),
     [EVENT_EXECUTION_STARTED] = STR_INIT("execution.started"),
     [EVENT_EXECUTION_BLOCKED] = STR_INIT("execution.blocked"),
     [EVENT_EXECUTION_RESUMED] = STR_INIT("execution.resumed"),
@@ -55,6 +56,11 @@ static const struct str EVENT_TYPE[] = {
     [EVENT_STEP_SUCCEEDED] = STR_INIT("step.succeeded"),
     [EVENT_STEP_FAILED] = STR_INIT("step.failed"),
     [EVENT_STEP_CANCELLED] = STR_INIT("step.cancelled"),
+    [EVENT_RESOURCE_REGISTERED] = STR_INIT("resource.registered"),
+    [EVENT_RESOURCE_INITIALIZED] = STR_INIT("resource.initialized"),
+    [EVENT_RESOURCE_BOUND] = STR_INIT("resource.bound"),
+    [EVENT_RESOURCE_CHECKPOINTED] = STR_INIT("resource.checkpointed"),
+    [EVENT_RESOURCE_CHECKPOINT_FAILED] = STR_INIT("resource.checkpoint_failed"),
     [EVENT_APPROVAL_REQUESTED] = STR_INIT("approval.requested"),
     [EVENT_APPROVAL_GRANTED] = STR_INIT("approval.granted"),
     [EVENT_APPROVAL_DENIED] = STR_INIT("approval.denied"),
@@ -173,6 +179,16 @@ bool dispatch_status_parse(struct str s, enum dispatch_status *out)
     if (!name_parse(DISPATCH_STATUS, COUNT(DISPATCH_STATUS), s, &i))
         return false;
     *out = (enum dispatch_status)i;
+    return true;
+}
+
+bool event_type_parse(struct str s, enum event_type *out)
+{
+    unsigned i;
+
+    if (!name_parse(EVENT_TYPE, COUNT(EVENT_TYPE), s, &i))
+        return false;
+    *out = (enum event_type)i;
     return true;
 }
 

@@ -38,6 +38,7 @@ enum dispatch_status { DISPATCH_QUEUED, DISPATCH_CLAIMED, DISPATCH_ACKED, DISPAT
 
 enum event_type {
     EVENT_EXECUTION_CREATED,
+    EVENT_EXECUTION_FORKED,
     EVENT_EXECUTION_STARTED,
     EVENT_EXECUTION_BLOCKED,
     EVENT_EXECUTION_RESUMED,
@@ -53,6 +54,11 @@ enum event_type {
     EVENT_STEP_SUCCEEDED,
     EVENT_STEP_FAILED,
     EVENT_STEP_CANCELLED,
+    EVENT_RESOURCE_REGISTERED,
+    EVENT_RESOURCE_INITIALIZED,
+    EVENT_RESOURCE_BOUND,
+    EVENT_RESOURCE_CHECKPOINTED,
+    EVENT_RESOURCE_CHECKPOINT_FAILED,
     EVENT_APPROVAL_REQUESTED,
     EVENT_APPROVAL_GRANTED,
     EVENT_APPROVAL_DENIED,
@@ -83,6 +89,7 @@ struct str idempotency_name(enum idempotency i);
 struct str dispatch_status_name(enum dispatch_status s);
 struct str approval_status_name(enum approval_status s);
 struct str event_type_name(enum event_type t);
+MUST_USE bool event_type_parse(struct str s, enum event_type *out);
 struct str decision_name(enum decision d);
 MUST_USE bool execution_status_parse(struct str s, enum execution_status *out);
 MUST_USE bool step_status_parse(struct str s, enum step_status *out);

@@ -64,12 +64,24 @@ static void read_failed(struct worker *w, unsigned rounds, const struct err *e)
     pause_us(RETRY_PAUSE_US << (rounds < 7 ? rounds : 7));
 }
 
-static bool read_agent(struct worker *w, struct str id, struct arena *a, struct agent_view *out,
-                       bool *found, struct err *e)
+/* The execution's own bundle, or its agent's; absent: it has none any more. */
+static bool read_bundle(struct worker *w, const struct command *cmd, struct arena *a,
+                        struct str *bundle, struct err *e)
 {
+    const struct step_submission *in = &cmd->in.submit;
+    struct agent_view agent;
+    bool found;
+
     if (w->reader == NULL)
         w->reader = store_reader_open(w->engine->store, e);
-    return w->reader != NULL && store_read_agent(w->reader, id, a, out, found, e);
+    if (w->reader == NULL)
+        return false;
+    if (cmd->out.step.wanted.own)
+        return store_read_own_policy(w->reader, &in->execution_id, a, bundle, e);
+    if (!store_read_agent(w->reader, in->agent_id, a, &agent, &found, e))
+        return false;
+    *bundle = found ? agent.policy_bundle : STR_NONE;
+    return true;
 }
 
 /* Whether the bundle has changed since it was asked for is found out by the rule. */
@@ -95,17 +107,17 @@ static struct policy *bundle_of(struct worker *w, const struct command *cmd,
     const struct hash *hash = &cmd->out.step.wanted.hash;
     struct str id = cmd->in.submit.agent_id;
     struct arena arena = {0};
-    struct agent_view agent;
+    struct str bundle;
     struct err e;
-    bool known, found;
+    bool known;
     struct policy *p = policy_cache_get(cache, hash, &known);
 
     if (known)
         return p;
-    if (!read_agent(w, id, &arena, &agent, &found, &e))
+    if (!read_bundle(w, cmd, &arena, &bundle, &e))
         read_failed(w, cmd->in.submit.found.rounds, &e);
-    else if (found && str_present(agent.policy_bundle))
-        put_bundle(cache, id, agent.policy_bundle);
+    else if (str_present(bundle))
+        put_bundle(cache, id, bundle);
     arena_free(&arena);
     return policy_cache_get(cache, hash, &known);
 }

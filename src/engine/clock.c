@@ -7,6 +7,7 @@
 #include "base/fault.h"
 #include "base/log.h"
 #include "engine/executor.h"
+#include "engine/retention.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -15,6 +16,8 @@ enum { BATCH = 256 };
 static const int64_t TIDY_INTERVAL_US = 10 * US_PER_S;
 static const int64_t SESSIONS_INTERVAL_US = 2 * US_PER_S;
 static const int64_t RETRY_US = US_PER_S;
+/* A kernel that is restarted often also gets to it. */
+static const int64_t FIRST_SWEEP_US = 60 * US_PER_S;
 /* Approvals are looked at when the next one runs out, and not later than this: behind the timer
  * stand a wall clock that is set, and on Postgres approvals of other kernels. */
 static const int64_t LOOK_LOCAL_US = 2 * US_PER_S;
@@ -28,6 +31,7 @@ struct clock_work {
     int64_t sweep_at, tidy_at, deadline_at, approvals_at, sessions_at; /* monotonic */
     bool recovering, at_start;
     struct uuid recovered; /* the last one */
+    struct retention_sweep retention;
 };
 
 static void worker_failed(struct clock_work *cw, const char *worker, const struct err *e)
@@ -172,7 +176,7 @@ static void cancel_past_deadlines(struct clock_work *cw)
         for (size_t i = 0; i < n; i++) {
             cw->batch[i].type = COMMAND_CANCEL;
             cw->batch[i].in.cancel.execution_id = ids[i];
-            cw->batch[i].in.cancel.deadline = true;
+            cw->batch[i].in.cancel.cause = CANCEL_BY_DEADLINE;
         }
         if (n > 0)
             engine_run_all(cw->en, cw->batch, n);
@@ -204,6 +208,78 @@ static void admit_waiting(struct clock_work *cw)
         cw->batch[i].in.admit = names[i];
     }
     engine_run_all(cw->en, cw->batch, n);
+}
+
+/* ---- subagents ---- */
+
+/* What a crash cut off between an end and its follow-ups. More than a batch come next time. */
+static void settle_owed(struct clock_work *cw)
+{
+    static const struct uuid first;
+    struct owed *owed;
+    size_t n;
+    struct err e;
+
+    arena_reset(&cw->arena);
+    if (!store_owed(cw->reader, &first, BATCH, &cw->arena, &owed, &n, &e)) {
+        worker_failed(cw, "subagents", &e);
+        return;
+    }
+    memset(cw->batch, 0, n * sizeof(struct command));
+    for (size_t i = 0; i < n; i++) {
+        cw->batch[i].type = COMMAND_SUBAGENT_SETTLE;
+        cw->batch[i].in.subagent_settle =
+            (struct subagent_end){owed[i].child, owed[i].parent, owed[i].step_id};
+    }
+    if (n > 0)
+        engine_run_all(cw->en, cw->batch, n);
+}
+
+static void cancel_orphans(struct clock_work *cw)
+{
+    static const struct uuid first;
+    struct uuid *ids;
+    size_t n;
+    struct err e;
+
+    arena_reset(&cw->arena);
+    if (!store_orphans(cw->reader, &first, BATCH, &cw->arena, &ids, &n, &e)) {
+        worker_failed(cw, "subagents", &e);
+        return;
+    }
+    memset(cw->batch, 0, n * sizeof(struct command));
+    for (size_t i = 0; i < n; i++) {
+        cw->batch[i].type = COMMAND_CANCEL;
+        cw->batch[i].follow_up = true;
+        cw->batch[i].in.cancel.execution_id = ids[i];
+        cw->batch[i].in.cancel.cause = CANCEL_BY_PARENT;
+    }
+    if (n > 0)
+        engine_run_all(cw->en, cw->batch, n);
+}
+
+/* ---- what is to go ---- */
+
+static void give_up_stale_forks(struct clock_work *cw)
+{
+    struct err e;
+
+    arena_reset(&cw->arena);
+    if (!retention_stale_forks(&cw->retention, &cw->arena, &e))
+        worker_failed(cw, "forks", &e);
+}
+
+static void apply_retention(struct clock_work *cw)
+{
+    struct err e;
+
+    if (!store_leads(cw->en->store)) {
+        cw->retention.at = clock_mono_us() + cw->en->cleanup_interval_us;
+        return;
+    }
+    arena_reset(&cw->arena);
+    if (!retention_page(&cw->retention, &cw->arena, &e))
+        worker_failed(cw, "retention", &e);
 }
 
 /* ---- recovery ---- */
@@ -266,13 +342,18 @@ static void do_what_is_due(struct clock_work *cw)
         cw->sweep_at = now + en->sweep_interval_us;
     }
     if (now >= cw->sessions_at) {
-        if (store_leads(en->store))
+        if (store_leads(en->store)) {
             admit_waiting(cw);
+            settle_owed(cw);
+            cancel_orphans(cw);
+        }
         cw->sessions_at = now + SESSIONS_INTERVAL_US;
     }
     if (now >= cw->tidy_at) {
         for (unsigned i = 0; i < en->n_executors; i++)
             nudge(&en->executors[i], &en->executors[i].tidy_due);
+        if (store_leads(en->store))
+            give_up_stale_forks(cw);
         cw->tidy_at = now + TIDY_INTERVAL_US;
     }
     if (now >= cw->deadline_at) {
@@ -280,11 +361,20 @@ static void do_what_is_due(struct clock_work *cw)
             cancel_past_deadlines(cw);
         cw->deadline_at = now + en->deadline_check_interval_us;
     }
+    if (now >= cw->retention.at)
+        apply_retention(cw);
 }
 
 static int64_t min64(int64_t a, int64_t b)
 {
     return a < b ? a : b;
+}
+
+static int64_t next_due(const struct clock_work *cw)
+{
+    int64_t due = min64(min64(cw->sweep_at, cw->sessions_at), min64(cw->tidy_at, cw->deadline_at));
+
+    return min64(due, min64(cw->approvals_at, cw->retention.at));
 }
 
 static void clock_loop(struct clock_work *cw)
@@ -293,6 +383,14 @@ static void clock_loop(struct clock_work *cw)
 
     cw->tidy_at = clock_mono_us() + TIDY_INTERVAL_US;
     cw->deadline_at = en->settings->deadline_timeout_us > 0 ? 0 : INT64_MAX;
+    cw->retention = (struct retention_sweep){
+        .engine = en,
+        .reader = cw->reader,
+        .batch = cw->batch,
+        .at = en->retention_us > 0
+                  ? clock_mono_us() + min64(en->cleanup_interval_us, FIRST_SWEEP_US)
+                  : INT64_MAX,
+    };
     cw->recovering = store_was_alone(en->store);
     cw->at_start = true;
     while (!engine_is_stopping(en)) {
@@ -301,11 +399,7 @@ static void clock_loop(struct clock_work *cw)
             clock_wait(en, clock_mono_us() + RETRY_US, false))
             return;
         do_what_is_due(cw);
-        if (!cw->recovering &&
-            clock_wait(en,
-                       min64(min64(min64(cw->sweep_at, cw->sessions_at), cw->tidy_at),
-                             min64(cw->deadline_at, cw->approvals_at)),
-                       true))
+        if (!cw->recovering && clock_wait(en, next_due(cw), true))
             return;
     }
 }

@@ -9,8 +9,12 @@
 #include "kernel/approval.h"
 #include "kernel/dispatch.h"
 #include "kernel/execution.h"
+#include "kernel/fork.h"
+#include "kernel/resource.h"
+#include "kernel/retention.h"
 #include "kernel/session.h"
 #include "kernel/step.h"
+#include "kernel/subagent.h"
 
 enum command_type {
     COMMAND_CREATE,
@@ -25,7 +29,16 @@ enum command_type {
     COMMAND_AGENT_REGISTER,
     COMMAND_AGENT_DESCRIBE,
     COMMAND_AGENT_REMOVE,
+    COMMAND_RESOURCE_REGISTER,
+    COMMAND_RESOURCE_BIND,
+    COMMAND_RESOURCE_CAPTURE,
     COMMAND_ADMIT,
+    COMMAND_SUBAGENT_SETTLE,
+    COMMAND_FORK_BEGIN,
+    COMMAND_FORK_PART,
+    COMMAND_FORK_FINISH,
+    COMMAND_FORK_ABANDON,
+    COMMAND_UNLINK,
     COMMAND_POLICY_SET,
     COMMAND_APPROVAL_DECIDE,
     COMMAND_APPROVAL_EXPIRE,
@@ -56,7 +69,16 @@ struct command {
         struct agent_registration agent_register;
         struct agent_description agent_describe;
         struct str agent_remove;
+        struct resource_registration resource_register;
+        struct resource_binding resource_bind;
+        struct resource_capture resource_capture;
         struct str admit; /* the session */
+        struct subagent_end subagent_settle;
+        struct fork_begin fork_begin;
+        struct fork_part fork_part;
+        struct fork_finish fork_finish;
+        struct fork_abandon fork_abandon;
+        struct execution_unlinking unlink;
         struct policy_setting policy_set;
         struct approval_decision approval; /* decide, expire */
         struct delivery delivery;
@@ -71,7 +93,10 @@ struct command {
         struct execution_created created;
         struct step_answer step; /* submit, settle */
         struct approval_decided approval;
+        struct resource_answer resource;
+        struct fork_begun begun;
         bool suspended;
+        bool unlinked;
         bool reclaimed;
         struct dispatch_claimed claimed;
     } out;
@@ -90,7 +115,10 @@ struct command {
     int64_t queued_us; /* when it was submitted last */
     int64_t decide_ns; /* time that its rule took so far */
     bool aside;        /* handed out for work that others may not wait for, and still waiting */
-    size_t frees;      /* its session is this one of the group's changes.freed, from 1; 0: none */
+    /* Its follow-ups: which of the group's changes.freed, .owed and .orphaned is its own, from 1;
+     * 0: none. */
+    size_t frees, owes, orphans;
+    bool follow_up; /* it is one itself: its answer does not wait for its own */
 };
 
 #endif

@@ -6,6 +6,8 @@
 #include "engine/aside.h"
 #include "engine/clock.h"
 #include "engine/decide.h"
+#include "engine/fork_lanes.h"
+#include "engine/orphans.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -42,6 +44,9 @@ struct engine *engine_new(const struct engine_options *opt, struct err *e)
     en->deadline_check_interval_us =
         opt->deadline_check_interval_us > 0 ? opt->deadline_check_interval_us : 30 * US_PER_S;
     en->sweep_interval_us = sweep_interval(opt->settings);
+    en->cleanup_interval_us =
+        opt->cleanup_interval_us > 0 ? opt->cleanup_interval_us : 600 * US_PER_S;
+    en->retention_us = opt->retention_us;
     en->n_executors = store_is_sqlite(opt->store) ? 1
                       : opt->executors > 0        ? opt->executors
                                                   : executors_by_cores();
@@ -52,6 +57,8 @@ struct engine *engine_new(const struct engine_options *opt, struct err *e)
     pthread_mutex_init(&en->quiet_lock, NULL);
     cond_init_mono(&en->quiet_cond);
     en->aside = aside_new(en);
+    en->orphans = orphans_new(en);
+    en->forks = fork_lanes_new(en);
     en->executors = xzalloc(en->n_executors * sizeof(struct executor));
     for (unsigned i = 0; i < en->n_executors; i++) {
         if (!executor_open(&en->executors[i], en, e)) {
@@ -70,6 +77,8 @@ void engine_free(struct engine *en)
         executor_close(&en->executors[i]);
     free(en->executors);
     aside_free(en->aside);
+    orphans_free(en->orphans);
+    fork_lanes_free(en->forks);
     lease_board_free(&en->leases);
     delta_wants_free(&en->deltas);
     pthread_cond_destroy(&en->quiet_cond);
@@ -248,7 +257,8 @@ bool engine_stop(struct engine *en, int64_t patience_us)
     if (en->listen_started)
         pthread_join(en->listen_thread, NULL);
     en->listen_started = false;
-    if (!wait_until_quiet(en, until_us))
+    orphans_stop(en->orphans); /* what it leaves undone is found at the next start */
+    if (!fork_lanes_stop(en->forks, until_us) || !wait_until_quiet(en, until_us))
         return false;
     aside_stop(en->aside);
     for (unsigned i = 0; i < en->n_executors; i++)

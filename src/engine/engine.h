@@ -38,6 +38,8 @@ struct engine_options {
     struct policy_cache *policies;          /* borrowed */
     unsigned executors;                     /* 0: 1 on SQLite; on Postgres by cores */
     int64_t deadline_check_interval_us;     /* 0: 30 s */
+    int64_t cleanup_interval_us;            /* 0: 10 min */
+    int64_t retention_us;                   /* ended executions go after that long; 0: they stay */
     struct engine_signals signals;
 };
 

@@ -128,12 +128,15 @@ static int64_t mono_ns(void)
 
 static void decide(struct working_set *ws, struct command *cmd)
 {
-    size_t freed = ws->changes.freed.n;
+    const struct changes *c = &ws->changes;
+    size_t freed = c->freed.n, owed = c->owed.n, orphaned = c->orphaned.n;
     int64_t began_ns;
 
     if (cmd->type != COMMAND_SUBMIT) {
         command_decide(ws, cmd);
-        cmd->frees = ws->changes.freed.n > freed ? ws->changes.freed.n : 0;
+        cmd->frees = c->freed.n > freed ? c->freed.n : 0;
+        cmd->owes = c->owed.n > owed ? c->owed.n : 0;
+        cmd->orphans = c->orphaned.n > orphaned ? c->orphaned.n : 0;
         return;
     }
     began_ns = mono_ns();
@@ -219,8 +222,8 @@ static enum outcome try_group(struct executor *x, struct command **cmds, size_t 
     for (size_t i = 0; i < n; i++) {
         if (cmds[i]->verdict == VERDICT_ASIDE)
             set_aside(x, cmds[i]);
-        else if (cmds[i]->frees > 0)
-            follow_up_admit(x->engine, cmds[i], x->ws.changes.freed.at[cmds[i]->frees - 1]);
+        else if (cmds[i]->frees + cmds[i]->owes + cmds[i]->orphans > 0)
+            follow_up(x->engine, cmds[i], &x->ws.changes);
         else
             finish(x, cmds[i]);
         FAULT("engine.answers.between");
@@ -386,6 +389,13 @@ static void between_groups(struct executor *x)
         tidy(x);
 }
 
+/* What keeps an execution is looked for in the database: no command of the same group may bring
+ * about more of it. */
+static bool is_unlink(const struct command *cmd)
+{
+    return cmd->type == COMMAND_UNLINK;
+}
+
 static struct queue_node *run_gathered(struct executor *x, struct queue_node *node)
 {
     size_t n = 0, bytes = 0;
@@ -393,7 +403,7 @@ static struct queue_node *run_gathered(struct executor *x, struct queue_node *no
     while (node != NULL && n < GROUP_MAX) {
         struct command *cmd = (struct command *)node;
 
-        if (n > 0 && bytes + cmd->bytes > GROUP_BYTES)
+        if (n > 0 && (bytes + cmd->bytes > GROUP_BYTES || is_unlink(cmd) != is_unlink(x->group[0])))
             break;
         bytes += cmd->bytes;
         node = node->next;

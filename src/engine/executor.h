@@ -39,10 +39,13 @@ struct engine {
     struct executor *executors;
     unsigned n_executors;
     int64_t deadline_check_interval_us, sweep_interval_us;
+    int64_t cleanup_interval_us, retention_us; /* retention_us 0: nothing is removed */
     atomic_bool writable;
     atomic_bool
         reload_leased; /* SQLite: a working set was thrown away; the clock loads its leases anew */
     struct aside *aside;
+    struct orphans *orphans;
+    struct fork_lanes *forks;
     pthread_t clock_thread, listen_thread;
     bool clock_started, listen_started;
     pthread_mutex_t clock_lock;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What a committed end brings about elsewhere: its session admits the next one. A command of its
- * own, so that nothing cascades inside a transaction. The one that ended something is answered when
- * that is done, so that its caller reads the next one as started; what a crash interrupts, the
- * clock's sweep finds. Private to engine/. */
+ * What a committed end brings about elsewhere: its session admits the next one, the step that
+ * spawned it settles, its subagents are cancelled. Commands of their own, so that nothing cascades
+ * inside a transaction. The one that ended something is answered when its own are done, so that its
+ * caller reads what follows; what a crash interrupts, the clock's sweeps find. Private to engine/.
+ */
 #ifndef ENGINE_FOLLOW_UP_H
 #define ENGINE_FOLLOW_UP_H
 
@@ -10,8 +11,12 @@
 
 struct engine;
 
-/* After the commit. `first` is answered when the session has been looked at, whatever came of it;
- * `session` is copied. */
-void follow_up_admit(struct engine *en, struct command *first, struct str session);
+/* After the commit of a group that `changes` are of. `first` is answered when what it brought about
+ * is done, whatever came of it; at once if it is a follow-up itself. */
+void follow_up(struct engine *en, struct command *first, const struct changes *changes);
+
+/* An answer that waits for several things. */
+struct ticket;
+void ticket_done(struct ticket *t); /* one of them is done, or is not waited for any longer */
 
 #endif

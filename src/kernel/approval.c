@@ -27,7 +27,7 @@ struct approval *approval_open(struct working_set *ws, struct step *step,
     event_step(ws, step, EVENT_STEP_AWAITING_APPROVAL,
                step_decision_members(ws, request->rule_id, request->policy_hash));
     event_approval(ws, approval, EVENT_APPROVAL_REQUESTED);
-    execution_block(ws, step->execution);
+    execution_block(ws, step->execution, false);
     return approval;
 }
 

@@ -379,7 +379,10 @@ enum verdict lease_suspend(struct working_set *ws, const struct lease_call *cmd,
 
     if (v != VERDICT_DONE)
         return v;
-    *suspended = exec->owner == OWNER_ENDED;
     lease_renew(ws, exec);
+    /* Blocked by an approval already, it waits for its subagents too. */
+    if (exec->awaited > 0 && (exec->owner == OWNER_WORKING || exec->status == EXECUTION_BLOCKED))
+        execution_block(ws, exec, true);
+    *suspended = exec->owner == OWNER_ENDED;
     return VERDICT_DONE;
 }

@@ -134,6 +134,17 @@ void event_dispatch(struct working_set *ws, struct execution *exec, const struct
     buf_add_byte(out, '\n');
 }
 
+void event_resource(struct working_set *ws, struct execution *exec, struct str key,
+                    enum event_type type, struct str extra)
+{
+    struct buf *out = &line_begin(ws, exec, type)->body;
+
+    buf_add(out, STR("\"key\":"));
+    json_add_string(out, key);
+    add_members(out, extra);
+    buf_add_byte(out, '\n');
+}
+
 static void add_name(struct buf *out, const char *name, struct str value)
 {
     if (!str_present(value))
@@ -168,20 +179,45 @@ bool event_needs_output(struct str body)
     return memmem(body.p, body.n, ":@\n", 3) != NULL;
 }
 
-bool event_next(struct event_reader *r, struct buf *scratch, struct event_line *out)
+bool event_next_line(struct str body, size_t *at, struct str *type, struct str *members)
 {
-    const char *p = r->body.p + r->at, *tab, *nl;
-    struct str members;
+    const char *p = body.p + *at, *tab, *nl;
 
-    if (r->at >= r->body.n)
+    if (*at >= body.n)
         return false;
-    nl = memchr(p, '\n', r->body.n - r->at);
-    tab = memchr(p, '\t', r->body.n - r->at);
+    nl = memchr(p, '\n', body.n - *at);
+    tab = memchr(p, '\t', body.n - *at);
     if (nl == NULL || tab == NULL || tab > nl)
         return false;
-    r->at = (size_t)(nl - r->body.p) + 1;
-    out->type = str_make(p, (size_t)(tab - p));
-    members = str_make(tab + 1, (size_t)(nl - tab - 1));
+    *at = (size_t)(nl - body.p) + 1;
+    *type = str_make(p, (size_t)(tab - p));
+    *members = str_make(tab + 1, (size_t)(nl - tab - 1));
+    return true;
+}
+
+void event_line_object(struct str members, struct buf *out)
+{
+    size_t start = out->n;
+
+    if (str_starts(members, STR("&")))
+        members = str_slice(members, 1, members.n);
+    if (str_starts(members, STR(",")))
+        members = str_slice(members, 1, members.n);
+    buf_add_byte(out, '{');
+    buf_add(out, members);
+    buf_add_byte(out, '}');
+    if (out->failed)
+        return;
+    replace(out->p + start, out->n - start, TAB_MARK, '\t');
+    replace(out->p + start, out->n - start, LINE_MARK, '\n');
+}
+
+bool event_next(struct event_reader *r, struct buf *scratch, struct event_line *out)
+{
+    struct str members;
+
+    if (!event_next_line(r->body, &r->at, &out->type, &members))
+        return false;
     buf_clear(scratch);
     buf_add_byte(scratch, '{');
     if (str_starts(members, STR("&"))) {

@@ -21,6 +21,8 @@ void event_execution(struct working_set *ws, struct execution *exec, enum event_
                      struct str extra);
 void event_step(struct working_set *ws, const struct step *step, enum event_type type,
                 struct str extra);
+void event_resource(struct working_set *ws, struct execution *exec, struct str key,
+                    enum event_type type, struct str extra);
 /* With what its row says of the decision. */
 void event_approval(struct working_set *ws, const struct approval *approval, enum event_type type);
 void event_dispatch(struct working_set *ws, struct execution *exec, const struct dispatch *d,
@@ -38,6 +40,10 @@ struct event_reader {
     struct str shared;
 };
 bool event_needs_output(struct str body);
+/* One line as it is written, from *at on: `members` may begin with the `&`. False at the end. */
+bool event_next_line(struct str body, size_t *at, struct str *type, struct str *members);
+/* Appends the members of such a line as a JSON object, without those that an `&` stands for. */
+void event_line_object(struct str members, struct buf *out);
 /* False at the end of the body. `scratch` is overwritten by each call. */
 bool event_next(struct event_reader *r, struct buf *scratch, struct event_line *out);
 

@@ -13,6 +13,8 @@ struct execution_creation {
     struct str on_behalf_of;    /* absent: none */
     struct str session;         /* absent: none */
     struct uuid parent;         /* nil: the session's, if any */
+    struct uuid spawner;        /* the execution whose step starts it; nil: none does */
+    struct hash spawned_step;   /* that step; its hex is the default of idempotency_key */
 };
 struct execution_created {
     struct uuid id;
@@ -23,13 +25,20 @@ MUST_USE
 enum verdict execution_create(struct working_set *ws, const struct execution_creation *cmd,
                               struct execution_created *answer, struct err *e);
 
+/* For kernel/session.c and fork.c: execution.created; and what a turn that continues `parent` (nil:
+ * none) takes over from it. False: it has been named. */
+void execution_created_event(struct working_set *ws, struct execution *exec);
+MUST_USE bool execution_inheritance(struct working_set *ws, const struct uuid *parent,
+                                    struct inheritance *out);
 /* The run begins: its first delivery is queued. `parent` nil: it continues none. */
 void execution_start(struct working_set *ws, struct execution *exec, const struct uuid *parent);
 
-/* By a client, or past its deadline (then only if the deadline has really passed). */
+/* By a client; past its deadline (then only if the deadline has really passed); or since the one
+ * that spawned it has ended (then only if it has). One that has ended already is ERR_CONFLICT. */
+enum cancel_cause { CANCEL_BY_CLIENT, CANCEL_BY_DEADLINE, CANCEL_BY_PARENT };
 struct execution_cancellation {
     struct uuid execution_id;
-    bool deadline;
+    enum cancel_cause cause;
 };
 void execution_cancel_names(struct working_set *ws, const struct execution_cancellation *cmd);
 MUST_USE
@@ -55,8 +64,8 @@ enum verdict execution_finish(struct working_set *ws, const struct execution_fin
 void execution_fail(struct working_set *ws, struct execution *exec, struct str reason);
 
 /* An open call of this delivery waits: the delivery ends, its attempt keeps the ownership. Event
- * execution.blocked unless it is blocked already. */
-void execution_block(struct working_set *ws, struct execution *exec);
+ * execution.blocked unless it is blocked already; `suspended`: it waits for subagents too. */
+void execution_block(struct working_set *ws, struct execution *exec, bool suspended);
 /* Goes on if nothing waits any more: execution.resumed, dispatch.queued. Its pending approvals must
  * be known. */
 void execution_resume(struct working_set *ws, struct execution *exec);

@@ -18,11 +18,19 @@ void execution_end(struct working_set *ws, struct execution *exec, enum executio
     exec->owner = OWNER_NONE;
     ws_retire_dispatch(ws, exec);
     ws_free_session(ws, exec);
+    if (exec->owes)
+        ws_owe(ws, exec);
+    if (exec->spawns > 0)
+        ws_orphan(ws, exec);
 }
 
 void step_move(struct working_set *ws, struct step *step, enum step_status to)
 {
     ASSERT(step_may_move(step->status, to));
+    if (step->status == STEP_EXECUTING && to != STEP_EXECUTING && !uuid_is_nil(&step->subagent)) {
+        step->execution->awaited--;
+        ws_touch_execution(ws, step->execution);
+    }
     step->status = to;
     ws_touch_step(ws, step);
     if (to == STEP_EXECUTING) {

@@ -12,9 +12,10 @@ static const struct str BUNDLE_ERROR = STR_INIT("bundle-error");
 static const struct str POLICY_DENIED = STR_INIT("policy_denied");
 static const struct str OVER_BUDGET = STR_INIT("execution_token_budget_exceeded");
 
-void policy_names(struct working_set *ws, struct str agent_id)
+void policy_names(struct working_set *ws, const struct execution *exec, struct str agent_id)
 {
-    ws_need_agent(ws, agent_id, false);
+    if (exec == NULL || !ws_remembers_bundle(ws, exec))
+        ws_need_agent(ws, agent_id, false);
 }
 
 /* ---- parked steps ---- */
@@ -218,8 +219,10 @@ static enum policy_verdict judged(struct deciding *d, bool *asked)
         return POLICY_DECIDED;
     }
     d->out->bucket = NULL;
-    d->out->wanted = (struct policy_wanted){
-        .work = POLICY_WORK_JUDGE, .hash = *policy_hash(d->policy), .rule = d->match.rule};
+    d->out->wanted = (struct policy_wanted){.work = POLICY_WORK_JUDGE,
+                                            .hash = *policy_hash(d->policy),
+                                            .own = d->q->execution->has_policy,
+                                            .rule = d->match.rule};
     return POLICY_NEEDS_WORK;
 }
 
@@ -335,8 +338,9 @@ static enum policy_verdict match_and_decide(struct deciding *d)
     } else if (policy_is_costly(d->policy, &input)) {
         if (found->rounds >= ROUNDS_MAX)
             return bundle_error(d->out, STR("the policy changed while this step was decided"));
-        d->out->wanted =
-            (struct policy_wanted){.work = POLICY_WORK_MATCH, .hash = *policy_hash(d->policy)};
+        d->out->wanted = (struct policy_wanted){.work = POLICY_WORK_MATCH,
+                                                .hash = *policy_hash(d->policy),
+                                                .own = q->execution->has_policy};
         return POLICY_NEEDS_WORK;
     } else {
         policy_evaluate(d->policy, &input, &d->match);
@@ -344,33 +348,35 @@ static enum policy_verdict match_and_decide(struct deciding *d)
     return decide_by_bundle(d);
 }
 
-/* The agent's bundle. (A fork will bring its own: this is the place that chooses.) */
+/* An execution's own bundle counts, which only a fork has; else its agent's. */
 enum policy_verdict policy_decide(struct working_set *ws, const struct policy_question *q,
                                   struct policy_answer *out)
 {
-    const struct agent *agent = ws_agent(ws, q->execution->agent_id);
+    const struct agent_bundle own = {.has_policy = true, .hash = q->execution->policy_hash};
+    const struct agent_bundle *bundle =
+        q->execution->has_policy ? &own : ws_agent_bundle(ws, q->execution);
     struct deciding d = {.ws = ws, .q = q, .out = out};
     enum policy_verdict v;
     struct policy *policy;
     bool known;
 
     *out = (struct policy_answer){.outcome = OUTCOME_ALLOWED, .rule_id = STR("permissive")};
-    if (!ws_knows_agent(ws, q->execution->agent_id)) {
-        policy_names(ws, q->execution->agent_id);
+    if (bundle == NULL && !ws_knows_agent(ws, q->execution->agent_id)) {
+        policy_names(ws, q->execution, q->execution->agent_id);
         return POLICY_NEEDS_ROWS;
     }
-    if (agent == NULL)
+    if (bundle == NULL)
         return bundle_error(out, STR("the agent cannot be read"));
-    if (!agent->has_policy) {
+    if (!bundle->has_policy) {
         out->outcome = q->only_holds ? OUTCOME_NOT_NOW : OUTCOME_ALLOWED;
         return POLICY_DECIDED;
     }
-    policy = policy_cache_get(ws->policies, &agent->policy_hash, &known);
+    policy = policy_cache_get(ws->policies, &bundle->hash, &known);
     if (policy == NULL && (known || q->found->rounds >= ROUNDS_MAX))
         return bundle_error(out, STR("the policy bundle cannot be read or does not compile"));
     if (policy == NULL) {
-        out->wanted =
-            (struct policy_wanted){.work = POLICY_WORK_COMPILE, .hash = agent->policy_hash};
+        out->wanted = (struct policy_wanted){
+            .work = POLICY_WORK_COMPILE, .hash = bundle->hash, .own = q->execution->has_policy};
         return POLICY_NEEDS_WORK;
     }
     d.policy = policy;

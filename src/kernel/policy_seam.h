@@ -17,6 +17,7 @@ enum policy_work {
 struct policy_wanted {
     enum policy_work work;
     struct hash hash; /* of the bundle */
+    bool own;         /* it is the execution's own, not its agent's */
     int rule;         /* JUDGE: the rule that matched */
 };
 /* What came of it; valid for that bundle alone. A decision that finds another bundle begins anew.
@@ -69,7 +70,8 @@ struct policy_answer {
 
 enum policy_verdict { POLICY_DECIDED, POLICY_NEEDS_ROWS, POLICY_NEEDS_WORK };
 
-void policy_names(struct working_set *ws, struct str agent_id);
+/* `exec` NULL: it is not in the set yet. */
+void policy_names(struct working_set *ws, const struct execution *exec, struct str agent_id);
 /* Decides and changes nothing. NEEDS_ROWS: named in the set. NEEDS_WORK: out->wanted. */
 enum policy_verdict policy_decide(struct working_set *ws, const struct policy_question *q,
                                   struct policy_answer *out);

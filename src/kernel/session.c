@@ -2,6 +2,7 @@
 #include "kernel/session.h"
 
 #include "kernel/execution.h"
+#include "kernel/resource.h"
 
 void session_admit_names(struct working_set *ws, struct str session)
 {
@@ -12,6 +13,7 @@ enum verdict session_admit(struct working_set *ws, struct str name, struct err *
 {
     struct session *session = ws_session(ws, name);
     struct execution *exec;
+    struct inheritance inherited = {NULL, 0};
     struct uuid parent;
 
     (void)e;
@@ -33,8 +35,11 @@ enum verdict session_admit(struct working_set *ws, struct str name, struct err *
         return VERDICT_NEED;
     }
     parent = uuid_is_nil(&exec->parent) ? ws_parent(ws, name, exec->agent_id) : exec->parent;
+    if (uuid_is_nil(&exec->parent) && !execution_inheritance(ws, &parent, &inherited))
+        return VERDICT_NEED;
     session->holder = exec->id;
     session->waiter = (struct uuid){{0}};
+    resources_inherit(ws, exec, inherited.rows, inherited.n);
     execution_start(ws, exec, &parent);
     return VERDICT_DONE;
 }

@@ -1,24 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The rules of steps. The comments number the cases as docs/protocol.md does under "Deciding a
  * submission". */
-#include "kernel/step.h"
+#include "kernel/step_internal.h"
 
 #include "base/clock.h"
 #include "base/json.h"
 #include "kernel/approval.h"
 #include "kernel/dispatch.h"
 #include "kernel/event.h"
+#include "kernel/execution.h"
 #include "kernel/move.h"
 
 static const struct str INDETERMINATE_ERROR = STR_INIT(
     "{\"reason\":\"indeterminate\",\"message\":\"the previous attempt ended while this step was "
     "executing; its effect may or may not have happened\"}");
+static const struct str FORK_EFFECT_RULE = STR_INIT("__fork_effect");
+static const struct str FORK_EFFECT_MESSAGE = STR_INIT(
+    "this is a fork: the execution that it was forked from may have had this effect already, and "
+    "granting it has it again");
 static const struct str INDETERMINATE_RULE = STR_INIT("__indeterminate_retry");
 static const struct str INDETERMINATE_REASON =
     STR_INIT("prior attempt outcome unknown; retry refused");
 
-/* `,"error":<json>` */
-static struct str error_member(struct working_set *ws, struct str error)
+struct str step_error_member(struct working_set *ws, struct str error)
 {
     return arena_printf(&ws->arena, ",\"error\":%.*s", STR_ARG(error));
 }
@@ -51,7 +55,7 @@ static void answer_step(struct step_answer *answer, enum decision decision, cons
     answer->step_id = step->id;
 }
 
-static void answer_replay(struct step_answer *answer, const struct step *step)
+void step_answer_replay(struct step_answer *answer, const struct step *step)
 {
     answer_step(answer, DECISION_REPLAY, step);
     if (step->status == STEP_SUCCEEDED)
@@ -77,7 +81,7 @@ void step_submit_names(struct working_set *ws, const struct step_submission *cmd
     ws_need_execution(ws, &cmd->execution_id);
     ws_need_tally(ws, &cmd->tally);
     if (exec == NULL || exec->claim <= 1) /* else it is probably a replay, which nobody decides */
-        policy_names(ws, cmd->agent_id);
+        policy_names(ws, exec, cmd->agent_id);
 }
 
 static struct call submission_call(const struct step_submission *cmd)
@@ -85,11 +89,32 @@ static struct call submission_call(const struct step_submission *cmd)
     return (struct call){step_kind_name(cmd->kind), cmd->target, cmd->args_hash};
 }
 
-static void begin_executing(struct working_set *ws, struct step *step, struct step_answer *answer)
+static void begin_executing(struct working_set *ws, struct step *step,
+                            const struct step_submission *cmd, struct step_answer *answer)
 {
+    struct str keys = resource_keys_json(ws, cmd->resources, cmd->n_resources), members;
+
     step_move(ws, step, STEP_EXECUTING);
-    event_step(ws, step, EVENT_STEP_EXECUTING, STR(""));
+    if (!str_eq(step->affects, keys) || str_present(keys) != str_present(step->affects))
+        ws_set_text(&step->affects, keys);
+    members = resources_touch(ws, step, step->execution->last_seq + 1, &answer->resources,
+                              &answer->n_resources);
+    event_step(ws, step, EVENT_STEP_EXECUTING, members);
     answer_step(answer, DECISION_PROCEED, step);
+}
+
+/* A step may declare only what is registered; of one that is decided already nobody asks. */
+static enum verdict check_resources(struct working_set *ws, struct execution *exec,
+                                    const struct step_submission *cmd, struct err *e)
+{
+    if (!resources_at_hand(ws, exec))
+        return VERDICT_NEED;
+    for (size_t i = 0; i < cmd->n_resources; i++)
+        if (resource_find(exec, cmd->resources[i]) == NULL)
+            return REFUSE(e, ERR_VALIDATION,
+                          "resources: no resource %.*s is registered in this execution",
+                          STR_ARG(cmd->resources[i]));
+    return VERDICT_DONE;
 }
 
 /* The effect of an at_most_once step may have happened: nobody may run it again, in whatever
@@ -101,10 +126,16 @@ static void fail_indeterminate(struct working_set *ws, struct step *step,
 
     step_move(ws, step, STEP_FAILED);
     step->error = INDETERMINATE_ERROR;
-    event_step(ws, step, EVENT_STEP_FAILED, error_member(ws, step->error));
+    event_step(ws, step, EVENT_STEP_FAILED, step_error_member(ws, step->error));
+    resources_settle(ws, step, NULL, exec->last_seq);
     buf_add(&exec->indeterminate, str_make(call->b, sizeof(call->b)));
     ws_touch_execution(ws, exec);
-    answer_replay(answer, step);
+    step_answer_replay(answer, step);
+}
+
+bool step_error_is_indeterminate(struct str error)
+{
+    return str_eq(error, INDETERMINATE_ERROR);
 }
 
 static bool is_indeterminate(const struct execution *exec, const struct call_key *call)
@@ -147,11 +178,15 @@ static enum verdict run_existing(struct working_set *ws, struct step *step,
     if (step->execution->owner == OWNER_ENDED) /* case 4: nothing starts under an ended delivery */
         return answer_blocked(answer);
     lease_renew(ws, step->execution);
-    if (step->status == STEP_EXECUTING && /* an orphan of an earlier attempt */
-        (step->idempotency == AT_MOST_ONCE || cmd->idempotency == AT_MOST_ONCE))
+    if (step->status != STEP_EXECUTING || /* one that was approved, or only proposed, never ran */
+        (step->idempotency != AT_MOST_ONCE && cmd->idempotency != AT_MOST_ONCE)) {
+        begin_executing(ws, step, cmd, answer);
+    } else if (uuid_is_nil(&step->subagent)) { /* an orphan of an earlier attempt */
         fail_indeterminate(ws, step, &cmd->tally.call, answer);
-    else /* one that was approved, or only proposed, never ran: once is once */
-        begin_executing(ws, step, answer);
+    } else { /* its subagent will settle it */
+        execution_block(ws, step->execution, true);
+        answer_step(answer, DECISION_BLOCKED, step);
+    }
     return VERDICT_DONE;
 }
 
@@ -163,7 +198,7 @@ static enum verdict answer_existing(struct working_set *ws, struct step *step,
     case STEP_SUCCEEDED:
     case STEP_FAILED:
         lease_renew(ws, step->execution);
-        answer_replay(answer, step);
+        step_answer_replay(answer, step);
         return VERDICT_DONE;
     case STEP_DENIED:
         lease_renew(ws, step->execution);
@@ -194,6 +229,7 @@ static struct step *propose(struct working_set *ws, struct execution *exec,
     step->occurrence = ws_tally(exec, &cmd->tally.call);
     step->idempotency = cmd->idempotency;
     step->args = cmd->raw_args;
+    ws_set_text(&step->affects, resource_keys_json(ws, cmd->resources, cmd->n_resources));
     step->created_at = ws->now.wall_us;
     event_step(ws, step, EVENT_STEP_PROPOSED, STR(""));
     return step;
@@ -224,7 +260,7 @@ static void deny(struct working_set *ws, struct step *step, struct str reason,
     step_move(ws, step, STEP_DENIED);
     event_step(ws, step, EVENT_STEP_DENIED,
                arena_printf(&ws->arena, "%.*s%.*s", STR_ARG(decision_members),
-                            STR_ARG(error_member(ws, step->error))));
+                            STR_ARG(step_error_member(ws, step->error))));
 }
 
 /* It was not a rule that denied it, but the end of the approval that the rule asked for. */
@@ -276,12 +312,12 @@ static void limit_new(struct working_set *ws, struct execution *exec,
     buf_free(&members);
 }
 
-static void allow_new(struct working_set *ws, struct step *step, const struct policy_answer *policy,
-                      struct step_answer *answer)
+static void allow_new(struct working_set *ws, struct step *step, const struct step_submission *cmd,
+                      const struct policy_answer *policy, struct step_answer *answer)
 {
     event_step(ws, step, EVENT_STEP_ALLOWED,
                step_decision_members(ws, policy->rule_id, policy->policy_hash));
-    begin_executing(ws, step, answer);
+    begin_executing(ws, step, cmd, answer);
 }
 
 /* The decision is made: record it. */
@@ -294,7 +330,7 @@ static void record_decision(struct working_set *ws, struct execution *exec,
     lease_renew(ws, exec);
     switch (policy->outcome) {
     case OUTCOME_ALLOWED:
-        allow_new(ws, propose(ws, exec, cmd, id), policy, answer);
+        allow_new(ws, propose(ws, exec, cmd, id), cmd, policy, answer);
         break;
     case OUTCOME_DENIED:
         deny_new(ws, propose(ws, exec, cmd, id), policy, answer);
@@ -318,6 +354,17 @@ static void record_decision(struct working_set *ws, struct execution *exec,
         ASSERT(policy->outcome != OUTCOME_NOT_NOW);
     }
     ws_count_submission(ws, exec, &cmd->tally, id);
+}
+
+/* The source of a fork may have had this effect behind the fork point: a person must know. */
+static void hold_effect_of_fork(const struct execution *exec, const struct step_submission *cmd,
+                                struct policy_answer *policy)
+{
+    if (!exec->forked || cmd->idempotency != AT_MOST_ONCE || policy->outcome != OUTCOME_ALLOWED)
+        return;
+    policy->outcome = OUTCOME_HELD;
+    policy->rule_id = FORK_EFFECT_RULE;
+    policy->message = FORK_EFFECT_MESSAGE;
 }
 
 /* Case 5: a new step is decided, and the decision recorded. */
@@ -355,6 +402,7 @@ static enum verdict decide_new(struct working_set *ws, struct execution *exec,
         if (policy.outcome == OUTCOME_NOT_NOW)
             return answer_blocked(answer);
         policy_take(ws, &question, &policy);
+        hold_effect_of_fork(exec, cmd, &policy);
     }
     record_decision(ws, exec, cmd, id, &policy, answer);
     return VERDICT_DONE;
@@ -383,8 +431,15 @@ static enum verdict answer_repeat(struct working_set *ws, struct execution *exec
     ASSERT(step != NULL);
     if (step->status != STEP_EXECUTING)
         return answer_existing(ws, step, cmd, answer);
+    if (!resources_at_hand(ws, exec))
+        return VERDICT_NEED;
     lease_renew(ws, exec);
+    if (step->claim != exec->claim) { /* nobody was told to run it: it waits for its subagent */
+        answer_step(answer, DECISION_BLOCKED, step);
+        return VERDICT_DONE;
+    }
     answer_step(answer, DECISION_PROCEED, step);
+    resources_touched(ws, step, &answer->resources, &answer->n_resources);
     return VERDICT_DONE;
 }
 
@@ -428,163 +483,15 @@ enum verdict step_submit(struct working_set *ws, const struct step_submission *c
         return VERDICT_NEED;
     }
     step = ws_step(ws, &id);
+    if (step == NULL || !step_status_is_terminal(step->status)) {
+        v = check_resources(ws, exec, cmd, e);
+        if (v != VERDICT_DONE)
+            return v;
+    }
     if (step == NULL)
         return decide_new(ws, exec, cmd, &id, answer);
     v = answer_existing(ws, step, cmd, answer);
     if (v == VERDICT_DONE && answer->decision != DECISION_EXECUTION_BLOCKED)
         ws_count_submission(ws, exec, &cmd->tally, &id);
     return v;
-}
-
-/* ---- outcomes ---- */
-
-void step_settle_names(struct working_set *ws, const struct step_outcome *cmd)
-{
-    ws_need_execution(ws, &cmd->execution_id);
-    ws_need_step(ws, &cmd->execution_id, &cmd->step_id);
-}
-
-/* The step of this execution, or not_found. */
-static enum verdict find_step(struct working_set *ws, struct execution *exec,
-                              const struct hash *step_id, struct step **out, struct err *e)
-{
-    if (!ws_knows_step(ws, step_id)) {
-        ws_need_step(ws, &exec->id, step_id);
-        return VERDICT_NEED;
-    }
-    *out = ws_step(ws, step_id);
-    if (*out == NULL || (*out)->execution != exec)
-        return REFUSE(e, ERR_NOT_FOUND, "no such step in this execution");
-    return VERDICT_DONE;
-}
-
-/* An attempt that got a new step settled has made progress: the row of failed ones before it is
- * broken. */
-static void note_progress(struct working_set *ws, struct execution *exec)
-{
-    if (exec->dispatch == NULL || exec->dispatch->charged == 0 || exec->owner != OWNER_WORKING)
-        return;
-    exec->dispatch->charged = 0;
-    exec->dispatch->charged_since = 0;
-    ws_touch_dispatch(ws, exec);
-}
-
-/* `,"usage":{…}` of a model call whose answer carried counts. */
-static struct str usage_member(struct working_set *ws, struct usage u)
-{
-    struct buf text = {0};
-    struct json_writer w = {.out = &text};
-    struct str member;
-
-    if (!usage_known(u))
-        return STR("");
-    buf_add(&text, STR(",\"usage\":"));
-    usage_write(&w, u);
-    member = arena_str(&ws->arena, buf_str(&text));
-    buf_free(&text);
-    return member;
-}
-
-/* What budgets are compared with. */
-static void count_tokens(struct working_set *ws, const struct step *step)
-{
-    int64_t more = (step->usage.input_tokens > 0 ? step->usage.input_tokens : 0) +
-                   (step->usage.output_tokens > 0 ? step->usage.output_tokens : 0);
-
-    if (more == 0)
-        return;
-    if (__builtin_add_overflow(step->execution->tokens, more, &step->execution->tokens))
-        step->execution->tokens = INT64_MAX;
-    ws_touch_execution(ws, step->execution);
-}
-
-static void record_outcome(struct working_set *ws, struct step *step,
-                           const struct step_outcome *cmd, struct step_answer *answer)
-{
-    answer->decision = DECISION_RECORDED;
-    step_move(ws, step, cmd->failed ? STEP_FAILED : STEP_SUCCEEDED);
-    if (cmd->failed) {
-        step->error = cmd->value;
-        event_step(ws, step, EVENT_STEP_FAILED, error_member(ws, cmd->value));
-        return;
-    }
-    step->result = cmd->value;
-    if (step->kind == KIND_LLM_CALL) {
-        step->usage = cmd->usage;
-        answer->usage_missing = !usage_known(cmd->usage);
-        count_tokens(ws, step);
-    }
-    event_step(ws, step, EVENT_STEP_SUCCEEDED, usage_member(ws, step->usage));
-}
-
-enum verdict step_settle(struct working_set *ws, const struct step_outcome *cmd,
-                         struct step_answer *answer, struct err *e)
-{
-    struct execution *exec;
-    struct step *step;
-    enum verdict v = agent_reaches(ws, &cmd->execution_id, cmd->agent_id, &exec, e);
-
-    if (v != VERDICT_DONE)
-        return v;
-    v = find_step(ws, exec, &cmd->step_id, &step, e);
-    if (v != VERDICT_DONE)
-        return v;
-    *answer = (struct step_answer){.decision = DECISION_EXECUTION_TERMINAL};
-    if (execution_status_is_terminal(exec->status))
-        return VERDICT_DONE;
-    v = lease_owns(ws, exec, &cmd->lease, e);
-    if (v != VERDICT_DONE)
-        return v;
-    if (step_status_is_terminal(step->status)) { /* a recorded outcome is final: say what it was */
-        lease_renew(ws, exec);
-        answer_replay(answer, step);
-        return VERDICT_DONE;
-    }
-    if (step->status != STEP_EXECUTING)
-        return REFUSE(e, ERR_CONFLICT, "the step is %s, not executing: it has no outcome yet",
-                      step_status_name(step->status).p);
-    if (exec->owner == OWNER_ENDED && exec->dispatch != NULL && !exec->live_known) {
-        ws_need_live_steps(ws, &exec->id);
-        return VERDICT_NEED;
-    }
-    lease_renew(ws, exec);
-    record_outcome(ws, step, cmd, answer);
-    note_progress(ws, exec);
-    if (exec->owner == OWNER_ENDED)
-        dispatch_release_held(ws, exec);
-    return VERDICT_DONE;
-}
-
-/* ---- live deltas ---- */
-
-void step_delta_names(struct working_set *ws, const struct step_delta *cmd)
-{
-    ws_need_execution(ws, &cmd->execution_id);
-    ws_need_step(ws, &cmd->execution_id, &cmd->step_id);
-}
-
-enum verdict step_delta(struct working_set *ws, const struct step_delta *cmd, struct err *e)
-{
-    struct execution *exec;
-    struct step *step;
-    enum verdict v = agent_reaches(ws, &cmd->execution_id, cmd->agent_id, &exec, e);
-
-    if (v != VERDICT_DONE)
-        return v;
-    v = find_step(ws, exec, &cmd->step_id, &step, e);
-    if (v != VERDICT_DONE)
-        return v;
-    if (execution_status_is_terminal(exec->status))
-        return REFUSE(e, ERR_EXECUTION_TERMINAL, "the execution has already ended");
-    if (cmd->has_lease) {
-        v = lease_owns(ws, exec, &cmd->lease, e);
-        if (v != VERDICT_DONE)
-            return v;
-    }
-    if (step->status != STEP_EXECUTING)
-        return REFUSE(e, ERR_CONFLICT, "the step is %s, not executing",
-                      step_status_name(step->status).p);
-    if (cmd->has_lease)
-        lease_renew(ws, exec);
-    return VERDICT_DONE;
 }

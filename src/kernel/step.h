@@ -6,6 +6,7 @@
 
 #include "domain/usage.h"
 #include "kernel/policy_seam.h"
+#include "kernel/resource.h"
 #include "kernel/verdict.h"
 
 struct step_submission {
@@ -19,6 +20,8 @@ struct step_submission {
     struct hash args_hash;
     struct str raw_args; /* byte for byte as it came; stored */
     enum idempotency idempotency;
+    const struct str *resources; /* keys that it declares; each once */
+    size_t n_resources;
     struct tally_ref tally;    /* of this execution and call, with the Idempotency-Key's hash */
     struct policy_found found; /* what was worked out aside; zero at first */
 };
@@ -32,6 +35,8 @@ struct step_answer {
     struct str reason, rule_id;
     bool has_approval; /* blocked: a person must decide */
     struct uuid approval_id;
+    struct touched_resource *resources; /* proceed: what it touches; group arena */
+    size_t n_resources;
     bool decided;                /* the step is new: policy was asked, or overruled */
     bool parked;                 /* blocked: by a rate limit */
     bool limit_passed;           /* its rule has a rate limit, which let it pass */
@@ -59,11 +64,20 @@ struct step_outcome {
     bool failed;
     struct str value;   /* the result, or the error object: JSON text, byte for byte */
     struct usage usage; /* what the result carries; counts only when the step is an llm_call */
+    struct capture_report report;
 };
 void step_settle_names(struct working_set *ws, const struct step_outcome *cmd);
 MUST_USE
 enum verdict step_settle(struct working_set *ws, const struct step_outcome *cmd,
                          struct step_answer *answer, struct err *e);
+
+/* The error of a step whose effect may or may not have happened. */
+bool step_error_is_indeterminate(struct str error);
+/* For kernel/subagent.c: what settling this step looks at is in the set, else it has been named;
+ * and the settling, by the end of its subagent, after which its execution goes on if nothing waits.
+ */
+MUST_USE bool step_may_settle(struct working_set *ws, struct step *step);
+void step_settle_subagent(struct working_set *ws, struct step *step, bool failed, struct str value);
 
 /* A piece of a step's live stream: recorded nowhere, but only the owner of an executing step may
  * send one. Renews the lease. */

@@ -11,7 +11,8 @@ char ws_absent_marker;
 void ws_init(struct working_set *ws, const struct kernel_settings *settings, struct uuid_gen *ids,
              struct prng *random)
 {
-    *ws = (struct working_set){.settings = settings, .ids = ids, .random = random};
+    *ws = (struct working_set){
+        .settings = settings, .ids = ids, .random = random, .agents_version = 1};
 }
 
 /* ---- rows ---- */
@@ -34,6 +35,8 @@ static void execution_free(struct execution *exec)
     ws_tallies_free(exec);
     buf_free(&exec->indeterminate);
     buf_free(&exec->parked);
+    buf_free(&exec->above);
+    ws_resources_free(exec);
     free(exec->dispatch);
     free(exec->live);
     free((void *)(uintptr_t)exec->agent_id.p);
@@ -44,6 +47,7 @@ static void execution_free(struct execution *exec)
 static void step_free(struct step *step)
 {
     free((void *)(uintptr_t)step->target.p);
+    free((void *)(uintptr_t)step->affects.p);
     free(step);
 }
 
@@ -61,6 +65,8 @@ static void changes_clear(struct working_set *ws)
     c->agents.n = c->executions.n = c->steps.n = c->dispatches.n = 0;
     c->retired.n = c->transitions.n = c->submissions.n = 0;
     c->approvals.n = c->buckets.n = c->freed.n = 0;
+    c->resources.n = c->checkpoints.n = c->forks.n = c->slices.n = 0;
+    c->unlinked.n = c->owed.n = c->orphaned.n = 0;
 }
 
 /* Facts that hold for one group alone: another process may change agents, and payload slices die
@@ -74,6 +80,10 @@ static void forget_group_facts(struct working_set *ws)
     map_clear(&ws->buckets);
     map_clear(&ws->sessions);
     map_clear(&ws->parents);
+    map_clear(&ws->inheritances);
+    map_clear(&ws->endings);
+    map_clear(&ws->forks);
+    map_clear(&ws->keepers);
     for (size_t i = 0; (v = map_next(&ws->request_keys, &i)) != NULL;)
         if (v != ABSENT)
             free(v);
@@ -90,6 +100,7 @@ void ws_clear(struct working_set *ws)
 
     changes_clear(ws);
     forget_group_facts(ws);
+    ws->agents_version++; /* what was remembered may be what did not happen */
     for (size_t i = 0; (v = map_next(&ws->steps, &i)) != NULL;)
         if (v != ABSENT)
             step_free(v);
@@ -119,6 +130,10 @@ void ws_free(struct working_set *ws)
     map_free(&ws->buckets);
     map_free(&ws->sessions);
     map_free(&ws->parents);
+    map_free(&ws->inheritances);
+    map_free(&ws->endings);
+    map_free(&ws->forks);
+    map_free(&ws->keepers);
     free(need->agents.at);
     free(need->executions.at);
     free(need->request_keys.at);
@@ -132,6 +147,11 @@ void ws_free(struct working_set *ws)
     free(need->sessions.at);
     free(need->parents.at);
     free(need->session_tokens.at);
+    free(need->resources.at);
+    free(need->inheritances.at);
+    free(need->endings.at);
+    free(need->forks.at);
+    free(need->keepers.at);
     free(c->agents.at);
     free(c->executions.at);
     free(c->steps.at);
@@ -142,6 +162,13 @@ void ws_free(struct working_set *ws)
     free(c->approvals.at);
     free(c->buckets.at);
     free(c->freed.at);
+    free(c->resources.at);
+    free(c->checkpoints.at);
+    free(c->forks.at);
+    free(c->slices.at);
+    free(c->unlinked.at);
+    free(c->owed.at);
+    free(c->orphaned.at);
     free(ws->group_executions.at);
     free(ws->group_steps.at);
     free(ws->absent_executions.at);
@@ -154,7 +181,8 @@ bool ws_has_changes(const struct working_set *ws)
     const struct changes *c = &ws->changes;
 
     return c->agents.n + c->executions.n + c->steps.n + c->dispatches.n + c->retired.n +
-               c->transitions.n + c->submissions.n + c->approvals.n + c->buckets.n >
+               c->transitions.n + c->submissions.n + c->approvals.n + c->buckets.n +
+               c->resources.n + c->checkpoints.n + c->forks.n + c->slices.n + c->unlinked.n >
            0;
 }
 
@@ -219,6 +247,8 @@ static void end_group_executions(struct working_set *ws)
         exec->pending = NULL;
         exec->n_pending = exec->cap_pending = 0;
         exec->pending_known = exec->session_tokens_known = false;
+        exec->restoration = exec->policy_bundle = STR_NONE;
+        ws_resources_end_group(exec);
         if (exec->dispatch != NULL)
             exec->dispatch->row = ROW_CLEAN;
     }
@@ -313,7 +343,8 @@ bool ws_has_needs(const struct working_set *ws)
 
     return n->agents.n + n->executions.n + n->request_keys.n + n->steps.n + n->tallies.n +
                n->live_steps.n + n->dispatches.n + n->approvals.n + n->pending.n + n->buckets.n +
-               n->sessions.n + n->parents.n + n->session_tokens.n >
+               n->sessions.n + n->parents.n + n->session_tokens.n + n->resources.n +
+               n->inheritances.n + n->endings.n + n->forks.n + n->keepers.n >
            0;
 }
 
@@ -325,4 +356,6 @@ void ws_clear_needs(struct working_set *ws)
     n->tallies.n = n->live_steps.n = n->dispatches.n = 0;
     n->approvals.n = n->pending.n = n->buckets.n = 0;
     n->sessions.n = n->parents.n = n->session_tokens.n = 0;
+    n->resources.n = n->inheritances.n = n->endings.n = 0;
+    n->forks.n = n->keepers.n = 0;
 }

@@ -14,211 +14,9 @@
 #ifndef KERNEL_WORKING_SET_H
 #define KERNEL_WORKING_SET_H
 
-#include "base/arena.h"
-#include "base/buf.h"
-#include "base/err.h"
-#include "base/map.h"
-#include "base/rand.h"
-#include "base/uuid.h"
-#include "domain/identity.h"
-#include "domain/types.h"
-#include "domain/usage.h"
+#include "kernel/rows.h"
 #include "kernel/settings.h"
 #include "policy/cache.h"
-
-/* `wall_us` is what is recorded. `lease_us` is the clock that leases run by: the monotonic one on
- * SQLite; on Postgres both are the database's clock. */
-struct now {
-    int64_t wall_us;
-    int64_t lease_us;
-};
-
-enum { ROW_CLEAN = 0, ROW_NEW = 1, ROW_CHANGED = 2 };
-
-struct agent {
-    struct str id, webhook_url, secret;
-    struct str previous_secret; /* absent, or still accepted until previous_secret_until */
-    int64_t previous_secret_until;
-    bool has_policy; /* then policy_hash is the sha256 of its bundle's YAML */
-    struct hash policy_hash;
-    /* Only in the group that writes them, as `parts` says; loading does not bring them. Absent:
-     * none. Schemas are JSON. */
-    struct str policy_bundle, description, input_schema, output_schema;
-    int64_t lease_timeout_us; /* 0: the kernel's default */
-    int64_t registered_at;
-    bool has_live; /* meaningful when live_known: it has executions that are not terminal */
-    bool live_known;
-    bool kept;      /* nobody removes it before this group has ended */
-    bool removed;   /* deleted in this group */
-    unsigned parts; /* what this group changes: AGENT_REGISTRATION, … */
-    unsigned row;
-};
-enum { AGENT_REGISTRATION = 1, AGENT_DESCRIPTION = 2, AGENT_POLICY = 4 };
-
-struct dispatch {
-    int64_t key; /* the store's; 0 until applied */
-    struct uuid id;
-    enum dispatch_status status;
-    int64_t attempt;       /* 0 until first claimed */
-    int64_t charged;       /* deliveries in a row that count against the maximum */
-    int64_t charged_since; /* wall time of the first of them; 0 when none */
-    int64_t spared;        /* attempts that a rate limit parked: they bound nothing */
-    int64_t due_at;        /* wall; meaningful while queued */
-    int64_t lease_us;      /* the term of its leases, fixed at the claim */
-    int64_t grace_until;   /* wall; a delivery that fails before is not charged (after a release) */
-    int64_t queued_at;     /* wall */
-    unsigned row;
-};
-
-/* Who may write: the attempt claimed last, until it is reclaimed. ENDED: blocking, suspending or
- * parking ended the delivery but not the ownership, which lasts to the next claim. */
-enum owner_state { OWNER_NONE, OWNER_WORKING, OWNER_ENDED };
-
-/* A counted submission of the current claim, by its call: occurrences = `count` so far. */
-struct tally {
-    struct call_key call;
-    int64_t count;
-};
-
-/* What an Idempotency-Key of the current claim stood for. */
-struct submission_key {
-    struct call_key call;
-    struct hash step_id;
-};
-
-struct execution {
-    int64_t key; /* the store's; 0 until applied */
-    struct uuid id;
-    struct str agent_id; /* owned by the row */
-    struct str session;  /* owned by the row; absent: none */
-    struct uuid parent;  /* nil: none */
-    enum execution_status status;
-    int64_t last_seq; /* of the last event */
-    int64_t created_at, ended_at;
-    int64_t deadline_at; /* wall; 0: none */
-    int64_t claim;       /* claims so far, over all its dispatches */
-    enum owner_state owner;
-    struct uuid owner_dispatch;
-    int64_t owner_attempt;
-    /* Lease clock. WORKING: when the owner's lease runs out. ENDED: a lease's term after the
-     * owner's last call; until then calls of it that still run hold the next delivery back. */
-    int64_t lease_until;
-    int64_t owner_lease_us; /* the term of the owner's leases */
-    int64_t tokens;         /* input and output tokens recorded on its steps */
-    struct buf
-        indeterminate; /* owned: the struct call_key of each step that failed as indeterminate */
-    struct buf parked; /* owned: a struct parked for each step that a rate limit parked and that has
-                          not come back yet */
-    struct dispatch *dispatch; /* the live one (queued, claimed, acked), or NULL; owned */
-
-    /* Only in the group that writes them; borrowed from the command or the group's arena. */
-    struct str input, output, state, failure_reason;
-    struct str idempotency_key, created_by, on_behalf_of; /* set at creation alone */
-
-    struct map tallies;    /* call_key → struct tally, owned */
-    struct map keys;       /* 16-byte key hash → struct submission_key, owned */
-    bool tallies_complete; /* all counts and keys of the current claim are here: one that is not is
-                              0 */
-    struct step **live;    /* proposed, awaiting, allowed and executing steps in order of creation;
-                              array owned */
-    size_t n_live, cap_live;
-    bool live_known; /* `live` is complete */
-    /* Only in this group: tokens recorded on the other executions of its session. */
-    int64_t session_tokens;
-    bool session_tokens_known;
-    /* SQLite: an ended delivery's counts are not read again once its row has left the set; nothing
-     * can be submitted under it any more. */
-    bool counts_lost;
-    /* Only in this group: its pending approvals, oldest first; group arena. */
-    struct approval **pending;
-    size_t n_pending, cap_pending;
-    bool pending_known;            /* `pending` is complete */
-    struct transition *transition; /* what this group appends to its log so far; group arena */
-    int64_t lease_shown; /* the end that engine/lease_board.c shows to readers, wall; 0: none */
-    bool lease_changed;  /* lease_until was renewed in this group */
-    bool in_group;       /* it is on the working set's list of this group's rows */
-    unsigned row;
-};
-
-struct step {
-    int64_t key; /* the store's; 0 until applied */
-    struct hash id;
-    struct execution *execution; /* borrowed */
-    enum step_kind kind;
-    struct str target; /* owned by the row */
-    struct hash args_hash;
-    int64_t occurrence;
-    enum step_status status;
-    enum idempotency idempotency;
-    int64_t claim;      /* under which it was last told to proceed */
-    struct str args;    /* group: set when new */
-    struct str result;  /* group: loaded with a terminal step, or set by its outcome; absent: none.
-                           `null` is a value. */
-    struct str error;   /* group: likewise */
-    struct str rule_id; /* group: of a denied or held step */
-    struct usage usage; /* of a succeeded llm_call; both -1: none */
-    int64_t created_at, started_at, completed_at; /* wall; 0: not yet */
-    bool in_group;
-    unsigned row;
-};
-
-/* A step that a rate limit parked: it has its token, from `until` on. */
-struct parked {
-    struct hash step_id;
-    uint8_t bucket[16]; /* first bytes of sha256 of the bucket's key */
-    int64_t until;      /* wall */
-};
-
-/* A decision that a person owes a step. Rows live in the group's arena, with their strings. */
-struct approval {
-    int64_t key; /* the store's; 0 until applied */
-    struct uuid id;
-    struct execution *execution; /* borrowed */
-    struct hash step_id;
-    enum approval_status status;
-    struct str approvers;                          /* a JSON list of names; absent: anybody */
-    struct str message;                            /* absent: none */
-    struct str decided_by, asserted_by, rationale; /* absent: none */
-    int64_t created_at, timeout_at, decided_at;    /* wall; 0: not yet */
-    unsigned row;
-};
-
-/* A session: its executions run one at a time. Loading it locks it, so that what it says holds to
- * the commit. Group arena. */
-struct session {
-    struct str name;
-    bool used;          /* an execution of this name is there, whatever its status */
-    struct uuid holder; /* the one that runs or is blocked; nil: it is free */
-    struct uuid waiter; /* the oldest that is pending; nil: none */
-};
-
-/* A rate limit's token bucket (policy/bucket.h). Group arena. */
-struct bucket {
-    struct str key;
-    int64_t full_at; /* wall: when it is full again; a bucket that has no row is full */
-    bool unreadable; /* the store holds something else under this key */
-    bool changed;
-    unsigned row; /* NEW from the start when it has none */
-};
-
-/* All events of one transition of one execution; body is kernel/event.h's text. */
-struct transition {
-    struct execution *execution; /* borrowed */
-    int64_t first_seq, count;
-    int64_t occurred_at;
-    struct buf body;
-};
-
-/* One counted submission, to be appended durably. */
-struct submission {
-    struct execution *execution; /* borrowed */
-    int64_t claim;
-    struct call_key call;
-    int64_t count; /* the new count */
-    bool has_key;
-    uint8_t key[16]; /* first bytes of sha256 of the Idempotency-Key */
-    struct hash step_id;
-};
 
 /* A growing array of pointers or rows; zeroed is empty. */
 #define LIST(type)                                                                                 \
@@ -252,6 +50,10 @@ struct parent_ref { /* the newest completed execution of an agent in a session *
 struct approval_ref {
     struct uuid execution_id, id;
 };
+struct keepers_ref {
+    struct uuid execution_id;
+    int64_t cutoff; /* wall: what ended before is old */
+};
 struct need {
     LIST(struct agent_ref) agents;
     LIST(struct uuid) executions;
@@ -266,8 +68,21 @@ struct need {
     LIST(struct str) sessions;
     LIST(struct parent_ref) parents;
     LIST(struct uuid) session_tokens; /* of these executions */
+    LIST(struct uuid) resources;      /* of these executions: all of them */
+    LIST(struct uuid) inheritances; /* of these ended executions: their resources, without a lock */
+    LIST(struct uuid) endings;      /* of these ended executions */
+    LIST(struct uuid) forks;        /* pins, by the fork's id; they lock after the executions */
+    LIST(struct keepers_ref) keepers; /* of these ended executions */
 };
 
+struct resource_change {
+    struct execution *execution;
+    size_t index; /* into its resources */
+};
+struct owed {
+    struct uuid child, parent;
+    struct hash step_id;
+};
 struct changes {
     LIST(struct agent *) agents;
     LIST(struct execution *) executions; /* row != CLEAN, or lease_changed */
@@ -279,7 +94,15 @@ struct changes {
     LIST(struct submission) submissions;
     LIST(struct approval *) approvals;
     LIST(struct bucket *) buckets;
-    LIST(struct str) freed; /* sessions that may admit their next one: follow-ups of the group */
+    LIST(struct resource_change) resources;
+    LIST(struct checkpoint *) checkpoints; /* new ones; after ended_seq of the resources */
+    LIST(struct fork_pin *) forks;
+    LIST(const struct fork_slice *) slices;
+    LIST(struct execution *) unlinked; /* their rows go, what is theirs goes later */
+    /* Follow-ups of the group. */
+    LIST(struct str) freed;     /* sessions that may admit their next one */
+    LIST(struct owed) owed;     /* ends that the step they were spawned for waits to hear of */
+    LIST(struct uuid) orphaned; /* ended executions whose subagents may live */
 };
 
 struct working_set {
@@ -287,13 +110,15 @@ struct working_set {
     const struct kernel_settings *settings;
     struct uuid_gen *ids;
     struct prng *random;
-    bool keep_leased;   /* SQLite: rows of leased executions outlive the group */
+    bool keep_leased; /* SQLite: rows of leased executions outlive the group */
+    /* Never 0. Raised by whatever changes an agent, and by whatever takes a change back. */
+    uint64_t agents_version;
     struct arena arena; /* the group's; reset by ws_end_group */
     struct need need;
     struct changes changes;
     /* identity maps; values are rows, or a marker for "looked for, not there" */
     struct map agents, executions, request_keys, steps, dispatches, approvals, buckets, sessions,
-        parents;
+        parents, inheritances, endings, forks, keepers;
     struct policy_cache *policies; /* borrowed; compiled bundles by hash */
     /* rows and absences that this group brought in or changed: what ws_end_group looks at, so that
      * a group costs the same however many leased rows the set holds */
@@ -332,6 +157,11 @@ void ws_need_bucket(struct working_set *ws, struct str key);
 void ws_need_session(struct working_set *ws, struct str name);
 void ws_need_parent(struct working_set *ws, struct str session, struct str agent_id);
 void ws_need_session_tokens(struct working_set *ws, const struct uuid *execution_id);
+void ws_need_resources(struct working_set *ws, const struct uuid *execution_id);
+void ws_need_inheritance(struct working_set *ws, const struct uuid *execution_id);
+void ws_need_ending(struct working_set *ws, const struct uuid *execution_id);
+void ws_need_fork(struct working_set *ws, const struct uuid *fork_id);
+void ws_need_keepers(struct working_set *ws, const struct uuid *execution_id, int64_t cutoff);
 bool ws_has_needs(const struct working_set *ws);
 void ws_clear_needs(struct working_set *ws);
 
@@ -339,6 +169,11 @@ void ws_clear_needs(struct working_set *ws);
  * there ---- */
 bool ws_knows_agent(const struct working_set *ws, struct str id);
 struct agent *ws_agent(const struct working_set *ws, struct str id);
+/* What its agent's row says of the bundle, from the row or remembered; NULL: the row is not known,
+ * or not there. */
+const struct agent_bundle *ws_agent_bundle(const struct working_set *ws, struct execution *exec);
+/* It is remembered: the agent need not be named for it. */
+bool ws_remembers_bundle(const struct working_set *ws, const struct execution *exec);
 bool ws_knows_execution(const struct working_set *ws, const struct uuid *id);
 struct execution *ws_execution(const struct working_set *ws, const struct uuid *id);
 bool ws_knows_request_key(const struct working_set *ws, struct str agent_id,
@@ -364,6 +199,17 @@ struct bucket *ws_bucket(const struct working_set *ws, struct str key);
 /* NULL: not known. */
 struct session *ws_session(const struct working_set *ws, struct str name);
 bool ws_knows_parent(const struct working_set *ws, struct str session, struct str agent_id);
+/* NULL: not known. Rows in order of registration. */
+struct inheritance {
+    const struct resource *rows;
+    size_t n;
+};
+const struct inheritance *ws_inheritance(const struct working_set *ws,
+                                         const struct uuid *execution_id);
+const struct ending *ws_ending(const struct working_set *ws, const struct uuid *execution_id);
+const struct keepers *ws_keepers(const struct working_set *ws, const struct uuid *execution_id);
+bool ws_knows_fork(const struct working_set *ws, const struct uuid *fork_id);
+struct fork_pin *ws_fork(const struct working_set *ws, const struct uuid *fork_id);
 /* Nil: it has none. */
 struct uuid ws_parent(const struct working_set *ws, struct str session, struct str agent_id);
 
@@ -402,6 +248,17 @@ void ws_put_session(struct working_set *ws, const struct session *row); /* copie
 void ws_put_parent(struct working_set *ws, struct str session, struct str agent_id,
                    const struct uuid *parent_or_nil);
 void ws_put_session_tokens(struct working_set *ws, struct execution *exec, int64_t others);
+/* `rows` (all of them, in order of registration) and their texts are copied; sets resources_known.
+ * A set that knows them keeps what it has. */
+void ws_put_resources(struct working_set *ws, struct execution *exec, const struct resource *rows,
+                      size_t n);
+/* These are borrowed from the group's arena, texts too. */
+void ws_put_inheritance(struct working_set *ws, const struct uuid *execution_id,
+                        const struct resource *rows, size_t n);
+void ws_put_ending(struct working_set *ws, const struct ending *row);
+void ws_put_keepers(struct working_set *ws, const struct keepers *row);
+void ws_put_fork(struct working_set *ws, const struct fork_pin *row);
+void ws_put_absent_fork(struct working_set *ws, const struct uuid *fork_id);
 
 /* ---- changing: kernel/ alone ---- */
 struct agent *ws_new_agent(struct working_set *ws, struct str id);
@@ -414,6 +271,24 @@ struct dispatch *ws_new_dispatch(struct working_set *ws, struct execution *exec,
                                  const struct uuid *id);
 void ws_retire_dispatch(struct working_set *ws,
                         struct execution *exec); /* exec->dispatch becomes NULL */
+/* Texts are copied. The pointer holds until the next one is added. */
+struct resource *ws_new_resource(struct working_set *ws, struct execution *exec,
+                                 const struct resource *row);
+void ws_touch_resource(struct working_set *ws, struct execution *exec, struct resource *resource);
+/* Replaces an owned text of a resource or step. */
+void ws_set_text(struct str *text, struct str value);
+struct checkpoint *ws_new_checkpoint(struct working_set *ws, struct execution *exec,
+                                     const struct checkpoint *row);
+/* The open checkpoints of a resource end with this event: it is not covered any more. */
+void ws_end_checkpoints(struct working_set *ws, struct execution *exec, struct resource *resource,
+                        int64_t seq);
+struct fork_pin *ws_new_fork(struct working_set *ws, const struct uuid *id);
+void ws_touch_fork(struct working_set *ws, struct fork_pin *pin);
+void ws_add_slice(struct working_set *ws, const struct fork_slice *slice);
+void ws_unlink(struct working_set *ws, struct execution *exec);
+/* Follow-ups of an end. */
+void ws_owe(struct working_set *ws, const struct execution *child);
+void ws_orphan(struct working_set *ws, const struct execution *exec);
 /* The group looks at it at its end: a row that nothing keeps leaves the set. */
 void ws_let_go(struct working_set *ws, struct execution *exec);
 struct approval *ws_new_approval(struct working_set *ws, struct execution *exec,

@@ -52,10 +52,16 @@ struct execution *ws_put_execution(struct working_set *ws, const struct executio
     exec->agent_id = owned_str(row->agent_id);
     exec->session = owned_str(row->session);
     exec->session_tokens_known = false;
+    exec->bundle.version = 0;
     exec->indeterminate = (struct buf){0};
     buf_add(&exec->indeterminate, buf_str(&row->indeterminate));
     exec->parked = (struct buf){0};
     buf_add(&exec->parked, buf_str(&row->parked));
+    exec->above = (struct buf){0};
+    buf_add(&exec->above, buf_str(&row->above));
+    exec->resources = NULL;
+    exec->n_resources = 0;
+    exec->resources_known = row->n_registered == 0;
     exec->tallies = exec->keys = (struct map){0};
     exec->live = NULL;
     exec->n_live = exec->cap_live = 0;
@@ -128,6 +134,7 @@ struct step *ws_put_step(struct working_set *ws, const struct step *row)
     step = xmalloc(sizeof(*step));
     *step = *row;
     step->target = owned_str(row->target);
+    step->affects = owned_str(row->affects);
     step->row = ROW_CLEAN;
     step->in_group = false;
     map_put(&ws->steps, hash_key(&step->id), step);
@@ -205,6 +212,7 @@ struct agent *ws_new_agent(struct working_set *ws, struct str id)
     agent->kept = true;
     map_put(&ws->agents, agent->id, agent);
     agent->row = ROW_NEW;
+    ws->agents_version++;
     LIST_ADD(ws->changes.agents, agent);
     return agent;
 }
@@ -272,6 +280,7 @@ void ws_retire_dispatch(struct working_set *ws, struct execution *exec)
 void ws_touch_agent(struct working_set *ws, struct agent *agent, unsigned parts)
 {
     agent->parts |= parts;
+    ws->agents_version++;
     if (agent->row != ROW_CLEAN)
         return;
     agent->row = ROW_CHANGED;

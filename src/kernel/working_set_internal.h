@@ -65,5 +65,7 @@ static inline void ws_step_join_group(struct working_set *ws, struct step *step)
 }
 
 void ws_tallies_free(struct execution *exec);
+void ws_resources_free(struct execution *exec);
+void ws_resources_end_group(struct execution *exec);
 
 #endif

@@ -14,6 +14,28 @@ struct agent *ws_agent(const struct working_set *ws, struct str id)
     return agent == NULL || agent->removed ? NULL : agent;
 }
 
+bool ws_remembers_bundle(const struct working_set *ws, const struct execution *exec)
+{
+    return exec->bundle.version == ws->agents_version;
+}
+
+/* Only the one writer of a database may remember: for any other, another kernel may have set a
+ * policy since. */
+const struct agent_bundle *ws_agent_bundle(const struct working_set *ws, struct execution *exec)
+{
+    const struct agent *agent;
+
+    if (ws_remembers_bundle(ws, exec))
+        return &exec->bundle;
+    agent = ws_agent(ws, exec->agent_id);
+    if (agent == NULL)
+        return NULL;
+    exec->bundle = (struct agent_bundle){.version = ws->keep_leased ? ws->agents_version : 0,
+                                         .has_policy = agent->has_policy,
+                                         .hash = agent->policy_hash};
+    return &exec->bundle;
+}
+
 bool ws_knows_execution(const struct working_set *ws, const struct uuid *id)
 {
     return map_get(&ws->executions, uuid_key(id)) != NULL;

@@ -17,8 +17,12 @@ static void apply_rows(struct store_writer *w, struct working_set *ws)
     dispatch_apply(&ap);
     step_apply(&ap);
     approval_apply(&ap);
+    resource_apply(&ap);
     event_apply(&ap);
     w->store->kind->apply_submissions(&ap);
+    fork_apply(&ap);
+    unlink_apply(&ap);
+    w->store->kind->drop_sessions(&ap);
     bucket_apply(&ap);
     payloads_write(&ap.payloads);
     payload_writer_free(&ap.payloads);

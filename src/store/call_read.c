@@ -4,16 +4,19 @@
 
 static const struct db_sql SQL_CALL_READ = {
     .name = "call_read",
-    .sqlite = "SELECT s.kind, s.target, s.args FROM steps s"
-              " WHERE s.execution_key = (SELECT key FROM executions WHERE id = $2)"
-              " AND substr(s.step_id, 1, 8) = substr($1, 1, 8) AND s.step_id = $1",
+    .sqlite = "SELECT s.kind, s.target, " STEP_PAYLOAD(
+        "args") " FROM steps s"
+                " WHERE s.execution_key = (SELECT key FROM executions WHERE id = $2)"
+                " AND substr(s.step_id, 1, 8) = substr($1, 1, 8) AND s.step_id = $1",
     .postgres =
         "SELECT u.ord, s.kind, s.target, s.args FROM unnest($1::bytea[]) WITH ORDINALITY u (id, "
         "ord)"
-        " JOIN LATERAL (SELECT t.kind, t.target, t.args FROM steps t"
-        " WHERE t.execution_key = (SELECT key FROM executions WHERE id = $2)"
-        " AND substr(t.step_id, 1, 8) = substr(u.id, 1, 8) AND t.step_id = u.id OFFSET 0) s ON true"
-        " ORDER BY u.ord",
+        " JOIN LATERAL (SELECT s.kind, s.target, " STEP_PAYLOAD(
+            "args") " AS args FROM steps s"
+                    " WHERE s.execution_key = (SELECT key FROM executions WHERE id = $2)"
+                    " AND substr(s.step_id, 1, 8) = substr(u.id, 1, 8) AND s.step_id = u.id OFFSET "
+                    "0) s ON true"
+                    " ORDER BY u.ord",
     .types = "Bb",
 };
 

@@ -22,7 +22,7 @@
 #include "base/err.h"
 #include "kernel/working_set.h"
 
-enum { DB_PARAMS_MAX = 32 };
+enum { DB_PARAMS_MAX = 48 };
 
 struct db;
 struct db_ops;
@@ -97,6 +97,12 @@ static inline void db_int_opt(struct db *db, int64_t v)
     db_bind(db, (struct db_value){.type = v == 0 ? DB_NULL : DB_INT, .i = v});
 }
 
+/* -1 stands for "not known" and is stored as NULL. */
+static inline void db_int_natural(struct db *db, int64_t v)
+{
+    db_bind(db, (struct db_value){.type = v < 0 ? DB_NULL : DB_INT, .i = v});
+}
+
 /* Absent is NULL. Text must be UTF-8 without NUL (Postgres takes no other); anything else goes as
  * bytes. */
 static inline void db_text(struct db *db, struct str s)
@@ -112,6 +118,12 @@ static inline void db_bytes(struct db *db, struct str s)
 static inline void db_uuid(struct db *db, const struct uuid *id)
 {
     db_bytes(db, str_make(id->b, sizeof(id->b)));
+}
+
+/* Nil stands for "none" and is stored as NULL. */
+static inline void db_uuid_opt(struct db *db, const struct uuid *id)
+{
+    db_bytes(db, uuid_is_nil(id) ? STR_NONE : str_make(id->b, sizeof(id->b)));
 }
 
 static inline void db_hash(struct db *db, const struct hash *h)

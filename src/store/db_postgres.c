@@ -21,7 +21,7 @@
 #include "store/postgres_params.h"
 
 enum {
-    STATEMENTS_MAX = 128,
+    STATEMENTS_MAX = 256,
     KEY_BLOCK = 64, /* as the sequences' INCREMENT: one nextval gives a block of keys */
     OID_BOOL = 16,
     OID_INT8 = 20,

@@ -6,14 +6,18 @@
 #include "base/clock.h"
 #include "store/sqlite_home.h"
 
-enum { CACHE_SLOTS = 128 };
+enum { CACHE_SLOTS = 256 };
 
 static const struct db_sql BEGIN_WRITE = {.name = "begin_write", .sqlite = "BEGIN IMMEDIATE"};
 static const struct db_sql BEGIN_READ = {.name = "begin_read", .sqlite = "BEGIN"};
 static const struct db_sql COMMIT = {.name = "commit", .sqlite = "COMMIT"};
 static const struct db_sql ROLLBACK = {.name = "rollback", .sqlite = "ROLLBACK"};
 static const struct db_sql LAST_KEY[DB_KEYS_KINDS] = {
-    [DB_KEYS_EXECUTION] = {.name = "last_execution", .sqlite = "SELECT max(key) FROM executions"},
+    /* Rows may lie under a key that no execution has yet, or has any more. */
+    [DB_KEYS_EXECUTION] = {.name = "last_execution",
+                           .sqlite = "SELECT max(key) FROM (SELECT max(key) AS key FROM executions"
+                                     " UNION ALL SELECT max(key) FROM forks"
+                                     " UNION ALL SELECT max(key) FROM unlinked)"},
     [DB_KEYS_BLOB] = {.name = "last_blob", .sqlite = "SELECT max(key) FROM blobs"},
 };
 
@@ -30,7 +34,8 @@ struct db_sqlite {
     sqlite3_stmt *stmt;              /* of the open call */
     unsigned n_params;               /* that it names */
     int frames;                      /* in the log after the last commit; -1: no news */
-    int64_t last_key[DB_KEYS_KINDS]; /* 0: not read yet */
+    int64_t last_key[DB_KEYS_KINDS]; /* 0: not read yet. Never lowered: who has read a reference to
+                                        a blob may look for it when it has gone */
     struct cache_slot cache[CACHE_SLOTS];
 };
 
@@ -214,7 +219,6 @@ static void sqlite_rollback(struct db *db)
 {
     struct db_sqlite *self = self_of(db);
 
-    memset(self->last_key, 0, sizeof(self->last_key));
     if (self->h == NULL ||
         sqlite3_get_autocommit(self->h)) /* some errors have rolled back already */
         return;
@@ -303,7 +307,6 @@ static void drop_handle(struct db_sqlite *self)
     for (size_t i = 0; i < CACHE_SLOTS; i++)
         sqlite3_finalize(self->cache[i].stmt);
     memset(self->cache, 0, sizeof(self->cache));
-    memset(self->last_key, 0, sizeof(self->last_key));
     if (self->h != NULL)
         sqlite3_close(self->h);
     self->h = NULL;

@@ -44,23 +44,35 @@ static const struct db_sql SQL_EVENT_INSERT = {
     .exact = true,
 };
 
+static void insert_row(struct db *db, int64_t execution_key, const struct event_copy *row)
+{
+    db_int(db, execution_key);
+    db_int(db, row->first_seq);
+    db_int(db, row->count);
+    db_int(db, row->occurred_at);
+    db_bytes(db, row->body);
+    db_row(db);
+}
+
+/* Also those that a fork copies. */
 void event_apply(struct apply *ap)
 {
-    if (ap->changes->transitions.n == 0)
+    const struct changes *c = ap->changes;
+
+    if (c->transitions.n + c->slices.n == 0)
         return;
     db_call(ap->db, &SQL_EVENT_INSERT, NULL, NULL);
-    for (size_t i = 0; i < ap->changes->transitions.n; i++) {
-        const struct transition *t = ap->changes->transitions.at[i];
+    for (size_t i = 0; i < c->transitions.n; i++) {
+        const struct transition *t = c->transitions.at[i];
+        struct event_copy row = {t->first_seq, t->count, t->occurred_at, buf_str(&t->body)};
 
         if (t->body.failed)
             db_fail(ap->db, ERR_INTERNAL, "out of memory");
-        db_int(ap->db, t->execution->key);
-        db_int(ap->db, t->first_seq);
-        db_int(ap->db, t->count);
-        db_int(ap->db, t->occurred_at);
-        db_bytes(ap->db, buf_str(&t->body));
-        db_row(ap->db);
+        insert_row(ap->db, t->execution->key, &row);
     }
+    for (size_t i = 0; i < c->slices.n; i++)
+        for (size_t k = 0; k < c->slices.at[i]->n_events; k++)
+            insert_row(ap->db, c->slices.at[i]->key, &c->slices.at[i]->events[k]);
     db_end(ap->db);
 }
 

@@ -28,9 +28,9 @@ static bool owner_state_parse(struct str s, enum owner_state *out)
 
 #define LOAD_COLUMNS                                                                               \
     "e.key, e.agent_id, e.status, e.last_seq, e.created_at, e.ended_at, e.deadline_at, e.claim, "  \
-    "e.owner,"                                                                                     \
-    " e.owner_dispatch, e.owner_attempt, e.owner_lease, e.tokens, e.indeterminate, e.parked, "     \
-    "e.session, e.parent, "
+    "e.owner, e.owner_dispatch, e.owner_attempt, e.owner_lease, e.tokens, e.indeterminate, "       \
+    "e.parked, e.session, e.parent, e.resources, e.spawns, e.awaited, e.suspended, "               \
+    "e.spawned_by, e.spawned_step, e.owes, e.above, e.forked_from, e.policy_hash, "
 
 static const struct db_sql SQL_EXECUTION_LOAD = {
     .name = "execution_load",
@@ -49,6 +49,27 @@ static void borrow(struct db *db, int column, struct arena *a, struct buf *out)
 
     out->p = (char *)(uintptr_t)bytes.p;
     out->n = bytes.n;
+}
+
+/* What it began as, and what it has come to refer to. */
+static void read_relations(struct db *db, struct arena *a, struct execution *exec)
+{
+    struct uuid source;
+
+    exec->session = db_get_copy(db, 15, a);
+    (void)db_get_uuid(db, 16, &exec->parent);
+    exec->n_registered = db_get_int(db, 17);
+    exec->spawns = db_get_int(db, 18);
+    exec->awaited = db_get_int(db, 19);
+    exec->suspended = db_get_int(db, 20) != 0;
+    if (db_get_uuid(db, 21, &exec->spawned_by))
+        db_get_hash(db, 22, &exec->spawned_step);
+    exec->owes = db_get_int(db, 23) != 0;
+    borrow(db, 24, a, &exec->above);
+    exec->forked = db_get_uuid(db, 25, &source);
+    exec->has_policy = str_present(db_get_str(db, 26));
+    if (exec->has_policy)
+        db_get_hash(db, 26, &exec->policy_hash);
 }
 
 static void on_execution(void *ctx, struct db *db, size_t row)
@@ -75,9 +96,8 @@ static void on_execution(void *ctx, struct db *db, size_t row)
     exec->tokens = db_get_int(db, 12);
     borrow(db, 13, &ld->ws->arena, &exec->indeterminate);
     borrow(db, 14, &ld->ws->arena, &exec->parked);
-    exec->session = db_get_copy(db, 15, &ld->ws->arena);
-    (void)db_get_uuid(db, 16, &exec->parent);
-    exec->lease_until = db_get_int(db, 17);
+    read_relations(db, &ld->ws->arena, exec);
+    exec->lease_until = db_get_int(db, 27);
 }
 
 void execution_load(struct load *ld)
@@ -160,61 +180,75 @@ void request_key_put(struct load *ld)
 
 /* ---- apply ---- */
 
+#define INSERT_COLUMNS                                                                             \
+    "key, id, agent_id, status, last_seq, created_at, ended_at, deadline_at, claim, owner, "       \
+    "owner_dispatch, owner_attempt, owner_lease, tokens, indeterminate, parked, idempotency_key, " \
+    "created_by, on_behalf_of, failure_reason, input, output, state, session, parent, resources, " \
+    "spawns, awaited, suspended, spawned_by, spawned_step, owes, above, forked_from, fork_seq, "   \
+    "policy_hash, restoration, policy_bundle"
+
 static const struct db_sql SQL_EXECUTION_INSERT = {
     .name = "execution_insert",
-    .sqlite = "INSERT INTO executions (key, id, agent_id, status, last_seq, created_at, ended_at, "
-              "deadline_at, claim, owner, owner_dispatch, owner_attempt, owner_lease, tokens,"
-              " indeterminate, parked, idempotency_key, created_by, on_behalf_of, failure_reason,"
-              " input, output, state, session, parent)"
-              " VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, "
-              "$17, $18, $19, $20, $21, $22, $23, $24, $25)",
-    .postgres = "INSERT INTO executions (key, id, agent_id, status, last_seq, created_at, "
-                "ended_at, deadline_at, claim, owner, owner_dispatch, owner_attempt, owner_lease,"
-                " tokens, indeterminate, parked, idempotency_key, created_by, on_behalf_of,"
-                " failure_reason, input, output, state, session, parent, lease_until)"
-                " SELECT * FROM unnest($1::bigint[], $2::bytea[], $3::text[], $4::text[], "
-                "$5::bigint[], $6::bigint[], $7::bigint[], $8::bigint[], $9::bigint[], "
-                "$10::text[], $11::bytea[], $12::bigint[], $13::bigint[], $14::bigint[], "
-                "$15::bytea[], $16::bytea[], $17::text[], $18::bytea[], $19::bytea[], "
-                "$20::bytea[], $21::bytea[], $22::bytea[], $23::bytea[], $24::bytea[], "
-                "$25::bytea[], $26::bigint[])",
-    .types = "IBTTIIIIITBIIIBBTBBBBBBBBI",
+    .sqlite = "INSERT INTO executions (" INSERT_COLUMNS
+              ") VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16,"
+              " $17, $18, $19, $20, $21, $22, $23, $24, $25, $26, $27, $28, $29, $30, $31, $32,"
+              " $33, $34, $35, $36, $37, $38)",
+    .postgres = "INSERT INTO executions (" INSERT_COLUMNS
+                ", lease_until) SELECT * FROM unnest($1::bigint[], $2::bytea[], $3::text[],"
+                " $4::text[], $5::bigint[], $6::bigint[], $7::bigint[], $8::bigint[],"
+                " $9::bigint[], $10::text[], $11::bytea[], $12::bigint[], $13::bigint[],"
+                " $14::bigint[], $15::bytea[], $16::bytea[], $17::text[], $18::bytea[],"
+                " $19::bytea[], $20::bytea[], $21::bytea[], $22::bytea[], $23::bytea[],"
+                " $24::bytea[], $25::bytea[], $26::bigint[], $27::bigint[], $28::bigint[],"
+                " $29::bigint[], $30::bytea[], $31::bytea[], $32::bigint[], $33::bytea[],"
+                " $34::bytea[], $35::bigint[], $36::bytea[], $37::bytea[], $38::bytea[],"
+                " $39::bigint[])",
+    .types = "IBTTIIIIITBIIIBBTBBBBBBBBIIIIBBIBBIBBBI",
     .exact = true,
 };
 
-/* SQLite writes the entries of every index whose columns an UPDATE names, changed or not: the
- * status goes alone, and only where it differs. Postgres compares, and one row version is better
+/* SQLite writes the entries of every index whose columns an UPDATE names, changed or not: what is
+ * in one goes alone, and only where it differs. Postgres compares, and one row version is better
  * than two. */
 static const struct db_sql SQL_EXECUTION_MOVE = {
     .name = "execution_move",
-    .sqlite = "UPDATE executions SET status = $2"
+    .sqlite = "UPDATE executions SET status = $2, ended_at = $3"
               " WHERE key = $1 AND status <> $2 AND status IN " LIVE_EXECUTION_STATUSES,
+    .postgres = "",
+    .types = "",
+};
+static const struct db_sql SQL_EXECUTION_RELATE = {
+    .name = "execution_relate",
+    .sqlite = "UPDATE executions SET parent = $2, owes = $3"
+              " WHERE key = $1 AND (parent IS NOT $2 OR owes IS NOT $3)",
     .postgres = "",
     .types = "",
 };
 static const struct db_sql SQL_EXECUTION_UPDATE = {
     .name = "execution_update",
-    .sqlite = "UPDATE executions SET last_seq = $3, ended_at = $4, claim = $5, owner = $6, "
-              "owner_dispatch = $7, owner_attempt = $8, owner_lease = $9, tokens = $10,"
-              " indeterminate = $11, parked = $12, failure_reason = coalesce($13, failure_reason),"
-              " output = coalesce($14, output), state = coalesce($15, state), parent = $16"
-              " WHERE key = $1 AND status = $2",
+    .sqlite = "UPDATE executions SET last_seq = $3, claim = $4, owner = $5, owner_dispatch = $6,"
+              " owner_attempt = $7, owner_lease = $8, tokens = $9, indeterminate = $10,"
+              " parked = $11, failure_reason = coalesce($12, failure_reason),"
+              " output = coalesce($13, output), state = coalesce($14, state), resources = $15,"
+              " spawns = $16, awaited = $17, suspended = $18 WHERE key = $1 AND status = $2",
     .postgres =
-        "UPDATE executions e SET status = u.status, last_seq = u.last_seq, ended_at = u.ended_at,"
-        " claim = u.claim, owner = u.owner, owner_dispatch = u.owner_dispatch,"
-        " owner_attempt = u.owner_attempt, owner_lease = u.owner_lease, tokens = u.tokens,"
-        " indeterminate = u.indeterminate, parked = u.parked,"
-        " failure_reason = coalesce(u.failure_reason, e.failure_reason),"
+        "UPDATE executions e SET status = u.status, last_seq = u.last_seq, claim = u.claim,"
+        " owner = u.owner, owner_dispatch = u.owner_dispatch, owner_attempt = u.owner_attempt,"
+        " owner_lease = u.owner_lease, tokens = u.tokens, indeterminate = u.indeterminate,"
+        " parked = u.parked, failure_reason = coalesce(u.failure_reason, e.failure_reason),"
         " output = coalesce(u.output, e.output), state = coalesce(u.state, e.state),"
-        " parent = u.parent, lease_until = u.lease_until"
-        " FROM unnest($1::bigint[], $2::text[], $3::bigint[], $4::bigint[], $5::bigint[], "
-        "$6::text[], $7::bytea[], $8::bigint[], $9::bigint[], $10::bigint[], $11::bytea[], "
-        "$12::bytea[], $13::bytea[], $14::bytea[], $15::bytea[], $16::bytea[], $17::bigint[])"
-        " u (key, status, last_seq, ended_at, claim, owner, owner_dispatch, owner_attempt, "
-        "owner_lease, tokens, indeterminate, parked, failure_reason, output, state, parent, "
-        "lease_until)"
+        " resources = u.resources, spawns = u.spawns, awaited = u.awaited,"
+        " suspended = u.suspended, ended_at = u.ended_at, parent = u.parent, owes = u.owes,"
+        " lease_until = u.lease_until"
+        " FROM unnest($1::bigint[], $2::text[], $3::bigint[], $4::bigint[], $5::text[],"
+        " $6::bytea[], $7::bigint[], $8::bigint[], $9::bigint[], $10::bytea[], $11::bytea[],"
+        " $12::bytea[], $13::bytea[], $14::bytea[], $15::bigint[], $16::bigint[], $17::bigint[],"
+        " $18::bigint[], $19::bigint[], $20::bytea[], $21::bigint[], $22::bigint[])"
+        " u (key, status, last_seq, claim, owner, owner_dispatch, owner_attempt, owner_lease,"
+        " tokens, indeterminate, parked, failure_reason, output, state, resources, spawns,"
+        " awaited, suspended, ended_at, parent, owes, lease_until)"
         " WHERE e.key = u.key AND (e.status = u.status OR e.status IN " LIVE_EXECUTION_STATUSES ")",
-    .types = "ITIIITBIIIBBBBBBI",
+    .types = "ITIITBIIIBBBBBIIIIIBII",
     .exact = true,
 };
 
@@ -223,19 +257,11 @@ static void bind_buf(struct db *db, const struct buf *b)
     db_bytes(db, b->n == 0 ? STR_NONE : buf_str(b));
 }
 
-static void bind_uuid_opt(struct db *db, const struct uuid *id)
-{
-    if (uuid_is_nil(id))
-        db_bytes(db, STR_NONE);
-    else
-        db_uuid(db, id);
-}
-
 /* And what the attempts have left behind. */
 static void bind_owner(struct db *db, const struct execution *exec)
 {
     db_text(db, owner_state_name(exec->owner));
-    bind_uuid_opt(db, &exec->owner_dispatch);
+    db_uuid_opt(db, &exec->owner_dispatch);
     db_int(db, exec->owner_attempt);
     db_int(db, exec->owner_lease_us);
     db_int(db, exec->tokens);
@@ -243,11 +269,43 @@ static void bind_owner(struct db *db, const struct execution *exec)
     bind_buf(db, &exec->parked);
 }
 
+static void bind_counts(struct db *db, const struct execution *exec)
+{
+    db_int(db, exec->n_registered);
+    db_int(db, exec->spawns);
+    db_int(db, exec->awaited);
+    db_int(db, exec->suspended);
+}
+
+/* What it is born with, and keeps. */
+static void bind_origin(struct apply *ap, const struct execution *exec)
+{
+    struct db *db = ap->db;
+
+    db_uuid_opt(db, &exec->spawned_by);
+    if (uuid_is_nil(&exec->spawned_by))
+        db_bytes(db, STR_NONE);
+    else
+        db_hash(db, &exec->spawned_step);
+    db_int_opt(db, exec->owes);
+    bind_buf(db, &exec->above);
+    db_uuid_opt(db, &exec->forked_from);
+    db_int_opt(db, exec->fork_seq);
+    if (exec->has_policy)
+        db_hash(db, &exec->policy_hash);
+    else
+        db_bytes(db, STR_NONE);
+    payload_bind(&ap->payloads, exec->restoration);
+    payload_bind(&ap->payloads, exec->policy_bundle);
+}
+
+/* A fork has its key already: what is copied lies under it. */
 static void insert_row(struct apply *ap, struct execution *exec)
 {
     struct db *db = ap->db;
 
-    exec->key = db_new_key(db, DB_KEYS_EXECUTION);
+    if (exec->key == 0)
+        exec->key = db_new_key(db, DB_KEYS_EXECUTION);
     db_int(db, exec->key);
     db_uuid(db, &exec->id);
     db_text(db, exec->agent_id);
@@ -266,7 +324,9 @@ static void insert_row(struct apply *ap, struct execution *exec)
     payload_bind(&ap->payloads, exec->output);
     payload_bind(&ap->payloads, exec->state);
     db_bytes(db, exec->session);
-    bind_uuid_opt(db, &exec->parent);
+    db_uuid_opt(db, &exec->parent);
+    bind_counts(db, exec);
+    bind_origin(ap, exec);
     db_int_opt(db, exec->lease_until);
     db_row(db);
 }
@@ -278,13 +338,15 @@ static void update_row(struct apply *ap, const struct execution *exec)
     db_int(db, exec->key);
     db_text(db, execution_status_name(exec->status));
     db_int(db, exec->last_seq);
-    db_int_opt(db, exec->ended_at);
     db_int(db, exec->claim);
     bind_owner(db, exec);
     db_bytes(db, exec->failure_reason);
     payload_bind(&ap->payloads, exec->output);
     payload_bind(&ap->payloads, exec->state);
-    bind_uuid_opt(db, &exec->parent);
+    bind_counts(db, exec);
+    db_int_opt(db, exec->ended_at);
+    db_uuid_opt(db, &exec->parent);
+    db_int_opt(db, exec->owes);
     db_int_opt(db, exec->lease_until);
     db_row(db);
 }
@@ -307,6 +369,23 @@ static void apply_new(struct apply *ap)
     db_end(ap->db);
 }
 
+static void relate_changed(struct apply *ap)
+{
+    db_call(ap->db, &SQL_EXECUTION_RELATE, NULL, NULL);
+    for (size_t i = 0; i < ap->changes->executions.n; i++) {
+        const struct execution *exec = ap->changes->executions.at[i];
+
+        if (exec->row != ROW_CHANGED ||
+            (uuid_is_nil(&exec->parent) && uuid_is_nil(&exec->spawned_by)))
+            continue;
+        db_int(ap->db, exec->key);
+        db_uuid_opt(ap->db, &exec->parent);
+        db_int_opt(ap->db, exec->owes);
+        db_row(ap->db);
+    }
+    db_end(ap->db);
+}
+
 static void apply_changed(struct apply *ap)
 {
     db_call(ap->db, &SQL_EXECUTION_MOVE, NULL, NULL);
@@ -317,9 +396,11 @@ static void apply_changed(struct apply *ap)
             continue;
         db_int(ap->db, exec->key);
         db_text(ap->db, execution_status_name(exec->status));
+        db_int_opt(ap->db, exec->ended_at);
         db_row(ap->db);
     }
     db_end(ap->db);
+    relate_changed(ap);
     db_call(ap->db, &SQL_EXECUTION_UPDATE, NULL, NULL);
     for (size_t i = 0; i < ap->changes->executions.n; i++)
         if (ap->changes->executions.at[i]->row == ROW_CHANGED)

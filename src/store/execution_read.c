@@ -9,7 +9,8 @@
     "v.occurred_at,"                                                                               \
     " d.status, d.id, d.due_at,"                                                                   \
     " e.owner = 'ended' AND e.status = 'running' AND d.status = 'queued' AND e.parked IS NOT "     \
-    "NULL, e.session, e.parent, "
+    "NULL, e.session, e.parent, e.spawned_by, e.spawned_step, e.forked_from, e.fork_seq, "         \
+    "e.restoration, e.awaited, "
 /* The last event and the live dispatch of each. */
 #define SQLITE_JOINS                                                                               \
     " LEFT JOIN events v ON v.execution_key = e.key AND v.first_seq ="                             \
@@ -38,7 +39,7 @@ static void on_view(void *ctx, struct db *db, size_t row)
     (void)row;
     if (views->max_bytes > 0 && views->rows.n > 0 && views->bytes >= views->max_bytes)
         return;
-    views->bytes += payload_size(db, 3) + payload_size(db, 4);
+    views->bytes += payload_size(db, 3) + payload_size(db, 4) + payload_size(db, 24);
     v = arena_new(a, struct execution_view);
     (void)db_get_uuid(db, 0, &v->id);
     v->agent_id = db_get_copy(db, 1, a);
@@ -63,7 +64,13 @@ static void on_view(void *ctx, struct db *db, size_t row)
     v->parked = db_get_int(db, 17) != 0;
     v->session = db_get_copy(db, 18, a);
     (void)db_get_uuid(db, 19, &v->parent);
-    v->lease_until = db_get_int(db, 20);
+    if (db_get_uuid(db, 20, &v->spawned_by))
+        db_get_hash(db, 21, &v->spawned_step);
+    if (db_get_uuid(db, 22, &v->forked_from))
+        v->fork_seq = db_get_int(db, 23);
+    payload_get(&views->payloads, 24, &v->restoration);
+    v->awaited = db_get_int(db, 25);
+    v->lease_until = db_get_int(db, 26);
     list_add(views->rows, v);
 }
 
@@ -174,6 +181,20 @@ static const struct db_sql SQL_LIST_SESSION_STATUS = {
     .types = "bbitbt",
 };
 
+/* One that has spawned so many that the rest of the filter tells is rare. */
+static const struct db_sql SQL_LIST_SPAWNED = {
+    .name = "list_spawned",
+    .sqlite = "SELECT e.id FROM executions e INDEXED BY executions_spawned WHERE e.spawned_by = $7"
+              " AND ($4 IS NULL OR e.status = $4) AND ($5 IS NULL OR e.session = $5)"
+              " AND ($6 IS NULL OR e.agent_id = $6) AND" KEYSET NEWEST,
+    .postgres = "SELECT e.id FROM executions e WHERE e.spawned_by IS NOT NULL"
+                " AND (e.spawned_by, e.id) >= ($7, $1) AND (e.spawned_by, e.id) < ($7, $2)"
+                " AND ($4 IS NULL OR e.status = $4) AND ($5 IS NULL OR e.session = $5)"
+                " AND ($6 IS NULL OR e.agent_id = $6)"
+                " ORDER BY e.spawned_by DESC, e.id DESC LIMIT $3",
+    .types = "bbitbtb",
+};
+
 struct id_list {
     LIST(struct uuid) ids;
 };
@@ -218,10 +239,13 @@ static void call_for_ids(struct db *db, const struct db_sql *sql, const struct e
     db_int(db, (int64_t)f->limit);
     if (sql != &SQL_LIST_ALL)
         db_text(db, status);
-    if (sql == &SQL_LIST_SESSION_STATUS)
+    if (sql == &SQL_LIST_SESSION_STATUS || sql == &SQL_LIST_SPAWNED)
         db_bytes(db, f->session);
-    if (sql == &SQL_LIST_SESSION_STATUS || sql == &SQL_LIST_AGENT_STATUS)
+    if (sql == &SQL_LIST_SESSION_STATUS || sql == &SQL_LIST_AGENT_STATUS ||
+        sql == &SQL_LIST_SPAWNED)
         db_text(db, f->agent_id);
+    if (sql == &SQL_LIST_SPAWNED)
+        db_uuid(db, f->spawned_by);
     db_one(db);
 }
 
@@ -241,7 +265,9 @@ static void call_for_statuses(struct db *db, const struct db_sql *sql,
 static bool list_ids(struct db *db, const struct execution_filter *f, struct id_list *out,
                      struct err *e)
 {
-    if (str_present(f->session))
+    if (f->spawned_by != NULL)
+        call_for_ids(db, &SQL_LIST_SPAWNED, f, f->status, out);
+    else if (str_present(f->session))
         call_for_statuses(db, &SQL_LIST_SESSION_STATUS, f, out);
     else if (str_present(f->agent_id))
         call_for_statuses(db, &SQL_LIST_AGENT_STATUS, f, out);

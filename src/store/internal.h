@@ -20,6 +20,8 @@ struct store_kind {
     struct db *(*connect)(struct store *s, bool writer, struct err *e);
     /* Nobody else decides about the sessions that a load names until its transaction is over. */
     void (*lock_sessions)(struct load *ld);
+    /* Executions that go may be the last of theirs. */
+    void (*drop_sessions)(struct apply *ap);
     /* A row that was just loaded: what the database does not hold, or the set may not believe. */
     void (*settle_execution)(struct load *ld, struct execution *row);
     /* Counts and keys of the executions that a load names: calls, and after the flush what they
@@ -41,6 +43,8 @@ struct store {
     struct postgres_link *link; /* Postgres: owned */
 };
 
+enum tidying { TIDY_SUBMISSIONS, TIDY_BUCKETS, TIDY_UNLINKED };
+
 struct store_writer {
     struct store *store; /* borrowed */
     struct db *db;       /* owned */
@@ -50,8 +54,9 @@ struct store_writer {
         *past; /* SQLite: owned; what the counts were when they were last read (submission.h) */
     int64_t set_since; /* SQLite, lease clock: when the set that it loads was last empty */
     /* where store_tidy goes on */
-    int64_t tidy_after;       /* SQLite: in the counted submissions */
-    bool tidies_buckets;      /* SQLite: it is through with those */
+    int64_t tidy_after; /* SQLite: in the counted submissions */
+    enum tidying tidying;
+    unsigned unlinked_slices; /* in a row */
     struct buf buckets_after; /* owned */
 };
 
@@ -91,6 +96,9 @@ struct loaded_parent {
     struct parent_ref ref;
     struct uuid id; /* nil: none */
 };
+struct loaded_resources { /* of one execution: resource_rows[first] and those behind it */
+    size_t first, n;
+};
 struct load {
     struct store_writer *w;
     struct db *db;
@@ -106,6 +114,13 @@ struct load {
     LIST(struct loaded_approval *) approvals;
     LIST(struct session *) sessions;
     LIST(struct loaded_parent *) parents;
+    LIST(struct resource) resource_rows;
+    struct loaded_resources *resources;    /* by index into need.resources */
+    struct loaded_resources *inheritances; /* by index into need.inheritances */
+    struct ending *endings;                /* by index into need.endings */
+    struct fork_pin *pins;                 /* by index into need.forks; key 0: none */
+    struct keepers *keepers;               /* by index into need.keepers */
+    size_t sessions_locked;
     int64_t *session_tokens;       /* by index into need.session_tokens */
     struct loaded_bucket *buckets; /* by index into need.buckets */
     struct uuid *request_key_ids;  /* by index into need.request_keys; nil: none */
@@ -132,6 +147,14 @@ void step_load(struct load *ld);
 void step_put(struct load *ld);
 void approval_load(struct load *ld);
 void approval_put(struct load *ld);
+void resource_load(struct load *ld); /* and inheritances */
+void resource_put(struct load *ld);
+void ending_load(struct load *ld);
+void ending_put(struct load *ld);
+void fork_load(struct load *ld); /* with locks */
+void fork_put(struct load *ld);
+void keepers_load(struct load *ld); /* locks their sessions */
+void keepers_put(struct load *ld);
 void bucket_load(struct load *ld);
 void bucket_put(struct load *ld);
 
@@ -147,6 +170,9 @@ void execution_apply(struct apply *ap);
 void dispatch_apply(struct apply *ap);
 void step_apply(struct apply *ap);
 void approval_apply(struct apply *ap);
+void resource_apply(struct apply *ap); /* and checkpoints */
+void fork_apply(struct apply *ap);     /* pins, and copied steps */
+void unlink_apply(struct apply *ap);   /* executions that go */
 void bucket_apply(struct apply *ap);
 void event_apply(struct apply *ap);
 
@@ -155,12 +181,19 @@ void event_apply(struct apply *ap);
 #define LIVE_STEP_STATUSES "('proposed', 'awaiting_approval', 'allowed', 'executing')"
 #define TERMINAL_STEP_STATUSES "('succeeded', 'failed', 'denied', 'cancelled')"
 
+/* A payload of a step `s`: the args, result or error of a copied one stand in another row. */
+#define STEP_PAYLOAD(column)                                                                       \
+    "CASE WHEN s.payload_key IS NULL THEN s." column " ELSE (SELECT h." column                     \
+    " FROM steps h WHERE h.key = s.payload_key) END"
+
 struct str owner_state_name(enum owner_state s);
 /* A column copied into the arena; absent stays absent. A failed allocation makes the flush fail. */
 struct str db_get_copy(struct db *db, int column, struct arena *a);
 
 /* One slice of the buckets: those that have long been full go. */
 MUST_USE bool bucket_tidy(struct store_writer *w, bool *more, struct err *e);
+/* One slice of what executions that are gone have left behind. */
+MUST_USE bool unlinked_tidy(struct store_writer *w, bool *more, struct err *e);
 /* A number of rows that a slice of housekeeping goes through in a few milliseconds. */
 enum { TIDY_ROWS = 500 };
 

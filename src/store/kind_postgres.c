@@ -24,9 +24,18 @@ static const struct db_sql SQL_SESSION_LOCK = {
     .types = "B",
 };
 
-static void call_for_sessions(struct load *ld, const struct db_sql *sql)
+static void on_locked(void *ctx, struct db *db, size_t row)
 {
-    db_call(ld->db, sql, NULL, NULL);
+    struct load *ld = ctx;
+
+    (void)db;
+    (void)row;
+    ld->sessions_locked++;
+}
+
+static void call_for_sessions(struct load *ld, const struct db_sql *sql, db_row_fn *on_row)
+{
+    db_call(ld->db, sql, on_row, ld);
     for (size_t i = 0; i < ld->sessions.n; i++) {
         db_bytes(ld->db, ld->sessions.at[i]->name);
         db_row(ld->db);
@@ -36,8 +45,30 @@ static void call_for_sessions(struct load *ld, const struct db_sql *sql)
 
 static void lock_sessions(struct load *ld)
 {
-    call_for_sessions(ld, &SQL_SESSION_ADD);
-    call_for_sessions(ld, &SQL_SESSION_LOCK);
+    call_for_sessions(ld, &SQL_SESSION_ADD, NULL);
+    call_for_sessions(ld, &SQL_SESSION_LOCK, on_locked);
+}
+
+/* keepers_load has locked it: who waits for it finds it gone, and begins anew. */
+static const struct db_sql SQL_SESSION_DELETE = {
+    .name = "session_delete",
+    .postgres = "DELETE FROM sessions s WHERE s.name = ANY ($1::bytea[])"
+                " AND NOT EXISTS (SELECT 1 FROM executions e WHERE e.session = s.name)",
+    .types = "B",
+};
+
+static void drop_sessions(struct apply *ap)
+{
+    if (ap->changes->unlinked.n == 0)
+        return;
+    db_call(ap->db, &SQL_SESSION_DELETE, NULL, NULL);
+    for (size_t i = 0; i < ap->changes->unlinked.n; i++) {
+        if (!str_present(ap->changes->unlinked.at[i]->session))
+            continue;
+        db_bytes(ap->db, ap->changes->unlinked.at[i]->session);
+        db_row(ap->db);
+    }
+    db_end(ap->db);
 }
 
 static void believe_row(struct load *ld, struct execution *row)
@@ -122,17 +153,28 @@ static bool postgres_expired_leases(struct store_writer *w, struct working_set *
 
 static bool tidy(struct store_writer *w, struct working_set *ws, bool *more, struct err *e)
 {
+    bool ok;
+
     (void)ws;
     *more = false;
     if (w->broken)
         return err_set(e, ERR_UNAVAILABLE, "the store is not writable at the moment");
-    return bucket_tidy(w, more, e);
+    if (w->tidying == TIDY_UNLINKED)
+        ok = unlinked_tidy(w, more, e);
+    else
+        ok = bucket_tidy(w, more, e);
+    if (!ok || *more)
+        return ok;
+    *more = w->tidying != TIDY_UNLINKED;
+    w->tidying = *more ? TIDY_UNLINKED : TIDY_BUCKETS;
+    return true;
 }
 
 const struct store_kind POSTGRES_KIND = {
     .sqlite = false,
     .connect = connect_postgres,
     .lock_sessions = lock_sessions,
+    .drop_sessions = drop_sessions,
     .settle_execution = believe_row,
     .load_submissions = postgres_load_submissions,
     .put_submissions = postgres_put_submissions,

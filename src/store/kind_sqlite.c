@@ -11,7 +11,12 @@ static struct db *connect_sqlite(struct store *s, bool writer, struct err *e)
 
 static void no_session_locks(struct load *ld)
 {
-    (void)ld;
+    ld->sessions_locked = ld->sessions.n;
+}
+
+static void no_session_rows(struct apply *ap)
+{
+    (void)ap;
 }
 
 /* Leases are not written. An agent that lived through a restart gets a fresh full term; a delivery
@@ -76,23 +81,32 @@ static bool sqlite_expired_leases(struct store_writer *w, struct working_set *ws
     return true;
 }
 
-/* One table after the other, so that a pass has an end. */
+/* One after the other, so that a pass has an end. */
+static bool tidy_next(struct store_writer *w, bool *more, struct err *e)
+{
+    switch (w->tidying) {
+    case TIDY_SUBMISSIONS:
+        return sqlite_tidy_submissions(w, more, e);
+    case TIDY_BUCKETS:
+        return bucket_tidy(w, more, e);
+    case TIDY_UNLINKED:
+        return unlinked_tidy(w, more, e);
+    }
+    return true;
+}
+
 static bool tidy(struct store_writer *w, struct working_set *ws, bool *more, struct err *e)
 {
     (void)ws;
     *more = false;
     if (w->broken)
         return err_set(e, ERR_UNAVAILABLE, "the store is not writable at the moment");
-    if (w->tidies_buckets) {
-        if (!bucket_tidy(w, more, e))
-            return false;
-        w->tidies_buckets = *more;
-        return true;
-    }
-    if (!sqlite_tidy_submissions(w, more, e))
+    if (!tidy_next(w, more, e))
         return false;
-    w->tidies_buckets = !*more;
-    *more = true;
+    if (*more)
+        return true;
+    *more = w->tidying != TIDY_UNLINKED;
+    w->tidying = *more ? w->tidying + 1 : TIDY_SUBMISSIONS;
     return true;
 }
 
@@ -100,6 +114,7 @@ const struct store_kind SQLITE_KIND = {
     .sqlite = true,
     .connect = connect_sqlite,
     .lock_sessions = no_session_locks,
+    .drop_sessions = no_session_rows,
     .settle_execution = settle_lease,
     .load_submissions = sqlite_load_submissions,
     .put_submissions = sqlite_put_submissions,

@@ -29,8 +29,8 @@ static void want_execution(struct load *ld, const struct uuid *id)
     list_add(ld->executions, le);
 }
 
-/* A step, a count, an approval or a list of them is of an execution that must be there too, and so
- * is what the others of its session have spent. */
+/* A step, a count, an approval, a resource or a list of them is of an execution that must be there
+ * too, and so is what the others of its session have spent. */
 static void gather_executions(struct load *ld)
 {
     const struct need *need = &ld->ws->need;
@@ -49,6 +49,8 @@ static void gather_executions(struct load *ld)
         want_execution(ld, &need->pending.at[i]);
     for (size_t i = 0; i < need->session_tokens.n; i++)
         want_execution(ld, &need->session_tokens.at[i]);
+    for (size_t i = 0; i < need->resources.n; i++)
+        want_execution(ld, &need->resources.at[i]);
 }
 
 static bool load_rows(struct load *ld, struct err *e)
@@ -57,18 +59,26 @@ static bool load_rows(struct load *ld, struct err *e)
     agent_load_held(ld);
     session_load(ld);
     execution_load(ld);
+    fork_load(ld);
+    keepers_load(ld);
     agent_load_read(ld); /* after whatever was waited for, so that it is what holds now */
     dispatch_load(ld);
     event_load_last(ld);
     request_key_load(ld);
     step_load(ld);
     approval_load(ld);
+    resource_load(ld);
+    ending_load(ld);
     session_load_tokens(ld);
     bucket_load(ld);
     if (!ld->w->store->kind->load_submissions(ld, e))
         return false;
     db_now(ld->db, &ld->ws->now);
-    return payloads_read(&ld->payloads, e);
+    if (!payloads_read(&ld->payloads, e))
+        return false;
+    if (ld->sessions_locked < ld->sessions.n) /* retention removed one at this moment */
+        return err_set(e, ERR_STORE_RACE, "a session was removed while it was wanted");
+    return true;
 }
 
 static void put_rows(struct load *ld)
@@ -80,6 +90,10 @@ static void put_rows(struct load *ld)
     dispatch_put(ld);
     step_put(ld);
     approval_put(ld);
+    resource_put(ld);
+    ending_put(ld);
+    fork_put(ld);
+    keepers_put(ld);
     bucket_put(ld);
     ld->w->store->kind->put_submissions(ld);
 }
@@ -113,6 +127,7 @@ bool store_load(struct store_writer *w, struct working_set *ws, struct err *e)
     free(ld.approvals.at);
     free(ld.sessions.at);
     free(ld.parents.at);
+    free(ld.resource_rows.at);
     payload_reader_free(&ld.payloads);
     return ok;
 }

@@ -198,6 +198,14 @@ static size_t fetch_some(struct payload_reader *r, size_t from)
     return i;
 }
 
+/* Between the two statements of a read that is no transaction the whole execution may have gone. */
+static bool lacks_data(const struct payload_reader *r, struct err *e)
+{
+    if (r->db->in_transaction)
+        return err_set(e, ERR_INTERNAL, "the database lacks the data of a payload");
+    return err_set(e, ERR_UNAVAILABLE, "what was asked for is being removed; try again");
+}
+
 bool payloads_read(struct payload_reader *r, struct err *e)
 {
     if (!db_flush(r->db, e))
@@ -210,7 +218,7 @@ bool payloads_read(struct payload_reader *r, struct err *e)
         return false;
     for (size_t i = 0; i < r->reads.n; i++)
         if (!r->reads.at[i].done)
-            return err_set(e, ERR_INTERNAL, "the database lacks the data of a payload");
+            return lacks_data(r, e);
     r->reads.n = 0;
     return true;
 }
@@ -219,4 +227,44 @@ void payload_reader_free(struct payload_reader *r)
 {
     free(r->reads.at);
     *r = (struct payload_reader){0};
+}
+
+/* ---- freeing ---- */
+
+size_t blob_keys_add(struct blob_keys *out, struct str bytes)
+{
+    for (size_t i = 0; i + 8 <= bytes.n; i += 8)
+        list_add(out->keys, (int64_t)get_be64(bytes.p + i));
+    return bytes.n / 8;
+}
+
+size_t payload_blobs(struct db *db, int column, struct blob_keys *out)
+{
+    struct str stored = db_get_str(db, column);
+
+    if (stored.n < REFERENCE_HEAD || stored.p[0] != TAG_BLOBS)
+        return 0;
+    return blob_keys_add(out, str_slice(stored, REFERENCE_HEAD, stored.n));
+}
+
+static const struct db_sql SQL_BLOB_DELETE = {
+    .name = "blob_delete",
+    .sqlite = "DELETE FROM blobs WHERE key = $1",
+    .postgres = "DELETE FROM blobs WHERE key = ANY ($1::bigint[])",
+    .types = "I",
+};
+
+void blobs_delete(struct db *db, const struct blob_keys *blobs)
+{
+    db_call(db, &SQL_BLOB_DELETE, NULL, NULL);
+    for (size_t i = 0; i < blobs->keys.n; i++) {
+        db_int(db, blobs->keys.at[i]);
+        db_row(db);
+    }
+    db_end(db);
+}
+
+void blob_keys_free(struct blob_keys *blobs)
+{
+    list_free(blobs->keys);
 }

@@ -50,4 +50,15 @@ size_t payload_size(struct db *db, int column);
 MUST_USE bool payloads_read(struct payload_reader *r, struct err *e);
 void payload_reader_free(struct payload_reader *r);
 
+/* Freeing: the blobs that stored payloads refer to. */
+struct blob_keys {
+    LIST(int64_t) keys;
+};
+/* Of a column; how many those are. A payload in the row itself has none. */
+size_t payload_blobs(struct db *db, int column, struct blob_keys *out);
+/* 8 bytes a key, as in a reference behind its head. */
+size_t blob_keys_add(struct blob_keys *out, struct str bytes);
+void blobs_delete(struct db *db, const struct blob_keys *blobs);
+void blob_keys_free(struct blob_keys *blobs);
+
 #endif

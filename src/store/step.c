@@ -7,7 +7,8 @@
 #define LOAD_COLUMNS                                                                               \
     "s.key, s.step_id, s.kind, s.target, s.args_hash, s.occurrence, s.status, s.idempotency, "     \
     "s.claim, s.rule_id,"                                                                          \
-    " s.created_at, s.started_at, s.completed_at, s.result, s.error"
+    " s.created_at, s.started_at, s.completed_at, " STEP_PAYLOAD("result") ", " STEP_PAYLOAD(      \
+        "error") ", s.affects, s.subagent"
 
 static const struct db_sql SQL_STEP_LOAD = {
     .name = "step_load",
@@ -58,6 +59,8 @@ static void read_step(struct load *ld, struct db *db, const struct uuid *executi
     step->usage = USAGE_NONE; /* no rule looks at what was recorded before */
     payload_get(&ld->payloads, 13, &step->result);
     payload_get(&ld->payloads, 14, &step->error);
+    step->affects = db_get_copy(db, 15, &ld->ws->arena);
+    (void)db_get_uuid(db, 16, &step->subagent);
     list_add(ld->steps, ls);
 }
 
@@ -122,28 +125,22 @@ void step_put(struct load *ld)
 
 /* ---- apply ---- */
 
+#define INSERT_COLUMNS                                                                             \
+    "execution_key, step_id, kind, target, args_hash, occurrence, status, idempotency, claim, "    \
+    "rule_id, created_at, started_at, completed_at, args, result, error, affects, subagent"
+
 static const struct db_sql SQL_STEP_INSERT = {
     .name = "step_insert",
-    .sqlite = "INSERT INTO steps (execution_key, step_id, kind, target, args_hash, occurrence, "
-              "status, idempotency,"
-              " claim, rule_id, created_at, started_at, completed_at, args, result, error)"
-              " VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)",
+    .sqlite = "INSERT INTO steps (" INSERT_COLUMNS ") VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9,"
+              " $10, $11, $12, $13, $14, $15, $16, $17, $18)",
     /* Sorted, so that the keys of one execution's steps rise in the order of their creation. */
     .postgres =
-        "INSERT INTO steps (execution_key, step_id, kind, target, args_hash, occurrence, status, "
-        "idempotency,"
-        " claim, rule_id, created_at, started_at, completed_at, args, result, error)"
-        " SELECT execution_key, step_id, kind, target, args_hash, occurrence, status, idempotency,"
-        " claim, rule_id, created_at, started_at, completed_at, args, result, error"
-        " FROM unnest($1::bigint[], $2::bytea[], $3::text[], $4::bytea[], $5::bytea[], "
-        "$6::bigint[],"
-        " $7::text[], $8::text[], $9::bigint[], $10::bytea[], $11::bigint[], $12::bigint[], "
-        "$13::bigint[],"
-        " $14::bytea[], $15::bytea[], $16::bytea[]) WITH ORDINALITY"
-        " u (execution_key, step_id, kind, target, args_hash, occurrence, status, idempotency, "
-        "claim, rule_id,"
-        " created_at, started_at, completed_at, args, result, error, ord) ORDER BY ord",
-    .types = "IBTBBITTIBIIIBBB",
+        "INSERT INTO steps (" INSERT_COLUMNS ") SELECT " INSERT_COLUMNS
+        " FROM unnest($1::bigint[], $2::bytea[], $3::text[], $4::bytea[], $5::bytea[],"
+        " $6::bigint[], $7::text[], $8::text[], $9::bigint[], $10::bytea[], $11::bigint[],"
+        " $12::bigint[], $13::bigint[], $14::bytea[], $15::bytea[], $16::bytea[],"
+        " $17::bytea[], $18::bytea[]) WITH ORDINALITY u (" INSERT_COLUMNS ", ord) ORDER BY ord",
+    .types = "IBTBBITTIBIIIBBBBB",
     .exact = true,
 };
 /* A terminal step is never overwritten: it is the one that has completed. (An IN list would be
@@ -152,22 +149,30 @@ static const struct db_sql SQL_STEP_UPDATE = {
     .name = "step_update",
     .sqlite = "UPDATE steps SET status = $2, claim = $3, rule_id = coalesce($4, rule_id), "
               "started_at = $5,"
-              " completed_at = $6, result = $7, error = $8, input_tokens = $9, output_tokens = $10 "
-              "WHERE key = $1 AND completed_at IS NULL",
-    .postgres = "UPDATE steps s SET status = u.status, claim = u.claim, rule_id = "
-                "coalesce(u.rule_id, s.rule_id),"
-                " started_at = u.started_at, completed_at = u.completed_at, result = u.result, "
-                "error = u.error,"
-                " input_tokens = u.input_tokens, output_tokens = u.output_tokens"
-                " FROM unnest($1::bigint[], $2::text[], $3::bigint[], $4::bytea[], $5::bigint[], "
-                "$6::bigint[],"
-                " $7::bytea[], $8::bytea[], $9::bigint[], $10::bigint[])"
-                " u (key, status, claim, rule_id, started_at, completed_at, result, error, "
-                "input_tokens, output_tokens)"
-                " WHERE s.key = u.key AND s.completed_at IS NULL",
-    .types = "ITIBIIBBII",
+              " completed_at = $6, result = $7, error = $8, input_tokens = $9, output_tokens = $10,"
+              " affects = $11, subagent = $12 WHERE key = $1 AND completed_at IS NULL",
+    .postgres =
+        "UPDATE steps s SET status = u.status, claim = u.claim, rule_id = "
+        "coalesce(u.rule_id, s.rule_id),"
+        " started_at = u.started_at, completed_at = u.completed_at, result = u.result, "
+        "error = u.error,"
+        " input_tokens = u.input_tokens, output_tokens = u.output_tokens,"
+        " affects = u.affects, subagent = u.subagent"
+        " FROM unnest($1::bigint[], $2::text[], $3::bigint[], $4::bytea[], $5::bigint[], "
+        "$6::bigint[],"
+        " $7::bytea[], $8::bytea[], $9::bigint[], $10::bigint[], $11::bytea[], $12::bytea[])"
+        " u (key, status, claim, rule_id, started_at, completed_at, result, error, "
+        "input_tokens, output_tokens, affects, subagent)"
+        " WHERE s.key = u.key AND s.completed_at IS NULL",
+    .types = "ITIBIIBBIIBB",
     .exact = true,
 };
+
+static void bind_extent(struct db *db, const struct step *step)
+{
+    db_bytes(db, step->affects);
+    db_uuid_opt(db, &step->subagent);
+}
 
 static void insert_row(struct apply *ap, struct step *step)
 {
@@ -189,13 +194,9 @@ static void insert_row(struct apply *ap, struct step *step)
     payload_bind(&ap->payloads, step->args);
     payload_bind(&ap->payloads, step->result);
     payload_bind(&ap->payloads, step->error);
+    bind_extent(db, step);
     db_row(db);
     step->key = db_row_key(db);
-}
-
-static void bind_tokens(struct db *db, int64_t n)
-{
-    db_bind(db, (struct db_value){.type = n < 0 ? DB_NULL : DB_INT, .i = n});
 }
 
 static void update_row(struct apply *ap, const struct step *step)
@@ -210,8 +211,9 @@ static void update_row(struct apply *ap, const struct step *step)
     db_int_opt(db, step->completed_at);
     payload_bind(&ap->payloads, step->result);
     payload_bind(&ap->payloads, step->error);
-    bind_tokens(db, step->usage.input_tokens);
-    bind_tokens(db, step->usage.output_tokens);
+    db_int_natural(db, step->usage.input_tokens);
+    db_int_natural(db, step->usage.output_tokens);
+    bind_extent(db, step);
     db_row(db);
 }
 

@@ -5,8 +5,10 @@
 #define VIEW_COLUMNS                                                                               \
     "s.key, s.step_id, s.kind, s.target, s.status, s.idempotency, s.args_hash, s.occurrence, "     \
     "s.started_at,"                                                                                \
-    " s.completed_at, s.rule_id, s.args, s.result, s.error, coalesce(s.input_tokens, -1), "        \
-    "coalesce(s.output_tokens, -1) "
+    " s.completed_at, s.rule_id, " STEP_PAYLOAD("args") ", " STEP_PAYLOAD(                         \
+        "result") ", " STEP_PAYLOAD("error") ", coalesce(s.input_tokens, -1), "                    \
+                                             "coalesce(s.output_tokens, -1), "                     \
+                                             "s.affects "
 
 static const struct db_sql SQL_STEP_READ = {
     .name = "step_read",
@@ -75,6 +77,7 @@ static void on_view(void *ctx, struct db *db, size_t row)
     payload_get(&page->payloads, 12, &v->result);
     payload_get(&page->payloads, 13, &v->error);
     v->usage = (struct usage){db_get_int(db, 14), db_get_int(db, 15)};
+    v->affects = db_get_copy(db, 16, a);
     list_add(page->rows, v);
 }
 

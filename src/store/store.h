@@ -104,6 +104,27 @@ MUST_USE bool store_due_approvals(struct store_reader *r, size_t limit, struct a
  * interrupted, or is under way. Costs in proportion to the sessions that are waited for. */
 MUST_USE bool store_waiting_sessions(struct store_reader *r, size_t limit, struct arena *a,
                                      struct str **out, size_t *n, struct err *e);
+/* What a crash interrupted, or is under way, by id after `after`, at most limit: ends of subagents
+ * that the step which spawned them waits to hear of; live executions whose spawner has ended. Cost
+ * in proportion to those that owe, and to the live subagents. */
+MUST_USE bool store_owed(struct store_reader *r, const struct uuid *after, size_t limit,
+                         struct arena *a, struct owed **out, size_t *n, struct err *e);
+MUST_USE bool store_orphans(struct store_reader *r, const struct uuid *after, size_t limit,
+                            struct arena *a, struct uuid **out, size_t *n, struct err *e);
+/* Live executions that this one has spawned, by id after `after`, at most limit. */
+MUST_USE bool store_live_subagents(struct store_reader *r, const struct uuid *spawner,
+                                   const struct uuid *after, size_t limit, struct arena *a,
+                                   struct uuid **out, size_t *n, struct err *e);
+/* Forks whose last slice is older than this wall time: whoever was at them is gone. */
+MUST_USE bool store_stale_forks(struct store_reader *r, int64_t older_than, size_t limit,
+                                struct arena *a, struct uuid **out, size_t *n, struct err *e);
+/* Executions that ended before `cutoff` (wall) and that nothing seems to need, newest first, with
+ * ids smaller than `before` (NULL: from the newest), at most limit looked at; *last: go on before
+ * this one, nil: that was all. */
+MUST_USE bool store_retired_executions(struct store_reader *r, int64_t cutoff,
+                                       const struct uuid *before, size_t limit, struct arena *a,
+                                       struct uuid **out, size_t *n, struct uuid *last,
+                                       struct err *e);
 /* Housekeeping in one small slice of a few milliseconds (old submission counts, buckets that are
  * full again). *more: call again. */
 MUST_USE bool store_tidy(struct store_writer *w, struct working_set *ws, bool *more, struct err *e);
@@ -126,12 +147,19 @@ struct execution_view {
     int64_t due_at;
     int64_t lease_until; /* wall; 0 when this store does not know (SQLite keeps leases in memory) */
     bool parked;         /* a rate limit has parked it: until due_at */
+    struct uuid spawned_by; /* nil: none */
+    struct hash spawned_step;
+    struct uuid forked_from; /* nil: it is no fork */
+    int64_t fork_seq;
+    struct str restoration; /* JSON; absent: none */
+    int64_t awaited;        /* executing steps of it that have started a subagent */
 };
 /* *found false: no such execution. */
 MUST_USE bool store_read_execution(struct store_reader *r, const struct uuid *id, struct arena *a,
                                    struct execution_view *out, bool *found, struct err *e);
 struct execution_filter {
     struct str agent_id, status, session; /* absent: any */
+    const struct uuid *spawned_by;        /* NULL: any */
     struct uuid low, high;     /* ids in [low, high]: from a prefix; all: 00… and ff… */
     const struct uuid *before; /* keyset: ids smaller than this; NULL: from the newest */
     size_t limit;
@@ -165,6 +193,7 @@ struct step_view {
     struct hash args_hash;
     int64_t occurrence, started_at, completed_at;
     struct usage usage;
+    struct str affects; /* keys of the resources that it declared, a JSON list; absent: none */
 };
 MUST_USE bool store_read_step(struct store_reader *r, const struct uuid *execution_id,
                               const struct hash *step_id, struct arena *a, struct step_view *out,
@@ -214,6 +243,52 @@ struct approval_filter {
 MUST_USE bool store_list_approvals(struct store_reader *r, const struct approval_filter *f,
                                    struct arena *a, struct approval_view **out, size_t *n,
                                    struct err *e);
+
+/* The resources of an execution, in order of registration, as they are now; texts in the arena.
+ * *found false: no such execution. */
+MUST_USE bool store_read_resources(struct store_reader *r, const struct uuid *execution_id,
+                                   struct arena *a, struct resource **out, size_t *n, bool *found,
+                                   struct err *e);
+/* Its checkpoints with key > after_key, oldest first, at most limit. `execution` is NULL in them.
+ */
+struct checkpoint_row {
+    int64_t key;
+    struct checkpoint row;
+};
+MUST_USE bool store_read_checkpoints(struct store_reader *r, const struct uuid *execution_id,
+                                     int64_t after_key, size_t limit, struct arena *a,
+                                     struct checkpoint_row **out, size_t *n, struct err *e);
+/* The newest checkpoint of a resource of an execution, *found false: none. *parent: the execution
+ * that it continues, nil when it did not inherit this resource. */
+MUST_USE bool store_newest_checkpoint(struct store_reader *r, const struct uuid *execution_id,
+                                      struct str resource, struct arena *a, struct checkpoint *out,
+                                      bool *found, struct uuid *parent, struct err *e);
+/* Subagents of executing steps of this execution, oldest first, at most limit. */
+MUST_USE bool store_awaited_subagents(struct store_reader *r, const struct uuid *execution_id,
+                                      size_t limit, struct arena *a, struct uuid **out, size_t *n,
+                                      struct err *e);
+
+/* ---- copying into a fork. Events: store_read_events. ---- */
+struct fork_source {
+    struct str agent_id, input, on_behalf_of;
+    struct str policy_bundle; /* its own; absent: none */
+    struct hash policy_hash;
+    struct str indeterminate; /* struct call_key of its steps that failed as indeterminate */
+    struct uuid parent;
+    int64_t last_seq;
+};
+MUST_USE bool store_read_fork_source(struct store_reader *r, const struct uuid *execution_id,
+                                     struct arena *a, struct fork_source *out, bool *found,
+                                     struct err *e);
+/* Its steps with key > after_key in order of creation, at most limit, without args and result;
+ * step->key is that of the row which holds its payloads, *last_key goes on; none: those were all.
+ * Error texts only of those that failed. */
+MUST_USE bool store_read_fork_steps(struct store_reader *r, const struct uuid *execution_id,
+                                    int64_t after_key, size_t limit, struct arena *a,
+                                    struct step **out, size_t *n, int64_t *last_key, struct err *e);
+/* The bundle of its own that an execution runs under; absent: none. */
+MUST_USE bool store_read_own_policy(struct store_reader *r, const struct uuid *execution_id,
+                                    struct arena *a, struct str *bundle, struct err *e);
 
 struct agent_view {
     struct str id, webhook_url, secret, previous_secret, policy_bundle, description, input_schema,

@@ -68,14 +68,6 @@ class TestCreate:
         assert execution["on_behalf_of"] == "Zoë <zoe@example.com>"
         assert client.execution(execution["id"])["on_behalf_of"] == "Zoë <zoe@example.com>"
 
-    def test_a_field_of_a_later_version_is_refused(
-        self, client: BearerClient, agent: FakeAgent
-    ) -> None:
-        spawner = {"execution_id": UNKNOWN, "step_id": "0" * 64}
-        body = {"agent_id": agent.id, "spawned_by": spawner}
-        client.post("/v0/executions", body, bad=True).invalid("spawned_by")
-        assert listed(client, f"agent_id={agent.id}") == []
-
     @pytest.mark.parametrize(
         ("field", "value"),
         [

@@ -21,6 +21,7 @@ def concrete(path: str) -> str:
         "step_id": "0" * 64,
         "agent_id": "x",
         "approval_id": UNKNOWN,
+        "key": "k",
     }
     return re.sub(r"\{(\w+)\}", lambda found: values[found.group(1)], path)
 

@@ -232,7 +232,7 @@ class TestBodySize:
             if operation.body is None:
                 continue
             target = operation.path.format(
-                execution_id=unknown, step_id="0" * 64, agent_id="x", approval_id=unknown
+                execution_id=unknown, step_id="0" * 64, agent_id="x", approval_id=unknown, key="k"
             )
             head = f"{operation.method} {target} HTTP/1.1\r\nHost: x\r\nContent-Length: {BODY + 1}"
             with RawConnection(kernel.port) as connection:

@@ -287,13 +287,13 @@ class Attempt:
         headers = {"Idempotency-Key": key} if key is not None else None
         return self.client.post(self.path("/steps"), data, headers=headers)
 
-    def complete_step(self, step_id: str, result: Any = None) -> Answer:
-        data = b'{"result": ' + encode_value(result) + b"}"
+    def complete_step(self, step_id: str, result: Any = None, **fields: Any) -> Answer:
+        data = encode_object({"result": result, **fields})
         return self.client.post(self.path(f"/steps/{step_id}/complete"), data)
 
-    def fail_step(self, step_id: str, error: Any = MISSING) -> Answer:
+    def fail_step(self, step_id: str, error: Any = MISSING, **fields: Any) -> Answer:
         value = {"message": "it broke"} if error is MISSING else error
-        data = b'{"error": ' + encode_value(value) + b"}"
+        data = encode_object({"error": value, **fields})
         return self.client.post(self.path(f"/steps/{step_id}/fail"), data)
 
     def publish(self, step_id: str, seq: int, data: str) -> Answer:
@@ -310,13 +310,28 @@ class Attempt:
         return self.client.post(self.path("/suspend"))
 
     def complete(self, output: Any = None, **fields: Any) -> Answer:
-        data = b'{"output": ' + encode_value(output)
-        for name, value in fields.items():
-            data += b', "' + name.encode() + b'": ' + encode_value(value)
-        return self.client.post(self.path("/complete"), data + b"}")
+        data = encode_object({"output": output, **fields})
+        return self.client.post(self.path("/complete"), data)
 
     def fail(self, error: str = "agent_error: it broke") -> Answer:
         return self.client.post(self.path("/fail"), {"error": error})
+
+    def register(self, key: str, driver_id: str = "test.driver", **fields: Any) -> Answer:
+        """Values as bytes are put into the body as they are, here and in `bind`."""
+        data = encode_object({"key": key, "driver_id": driver_id, **fields})
+        return self.client.post(self.path("/resources"), data)
+
+    def bind(self, key: str, binding: Any) -> Answer:
+        return self.client.post(
+            self.path(f"/resources/{key}/binding"), encode_object({"binding": binding})
+        )
+
+    def capture(self, *captures: dict[str, Any], failures: Any = MISSING) -> Answer:
+        """Outside a step."""
+        body: dict[str, Any] = {"captures": list(captures)} if captures else {}
+        if failures is not MISSING:
+            body["capture_failures"] = failures
+        return self.client.post(self.path("/resources/checkpoints"), body)
 
     # What tests do all the time
 
@@ -376,3 +391,9 @@ class Attempt:
 def encode_value(value: Any) -> bytes:
     """JSON of a value; bytes are JSON already."""
     return b"null" if value is None else encode(value)
+
+
+def encode_object(fields: dict[str, Any]) -> bytes:
+    """A JSON object; values that are bytes are JSON already."""
+    members = (encode_value(name) + b": " + encode_value(value) for name, value in fields.items())
+    return b"{" + b", ".join(members) + b"}"

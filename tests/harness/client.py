@@ -227,6 +227,16 @@ class BearerClient(BaseClient):
         assert set(answer) == {"state"}
         return answer["state"]
 
+    def fork(self, execution_id: str, at_seq: int, **fields: Any) -> dict[str, Any]:
+        target = f"/v0/executions/{execution_id}/fork"
+        made: dict[str, Any] = self.post(target, {"at_seq": at_seq, **fields}).expect(201).json
+        return made
+
+    def fork_points(self, execution_id: str) -> dict[str, Any]:
+        target = f"/v0/executions/{execution_id}/fork-points"
+        found: dict[str, Any] = self.get(target).expect(200).json
+        return found
+
     # Policies and approvals
 
     def set_policy(self, agent_id: str, text: str) -> None:

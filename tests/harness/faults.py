@@ -50,6 +50,10 @@ POINTS = [
     Point("sqlite.checkpoint.restarted", (1, 2), ("sqlite",), "large runs"),
     # COMMIT has left, its answer has not been read.
     Point("postgres.commit.sent", databases=("postgres",)),
+    # A fork: its source pinned, a part of it written, all of it but its appearance.
+    Point("fork.begun", (1, 3, 7), traffic="forks"),
+    Point("fork.part", (1, 3, 7), traffic="forks"),
+    Point("fork.finish.before", (1, 3, 7), traffic="forks"),
     # A delivery: claimed, then posted; answered, then recorded.
     Point("dispatch.post.before", (1, 2, 7)),
     Point("dispatch.answered", (1, 2, 7)),

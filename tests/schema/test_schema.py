@@ -34,6 +34,7 @@ DISPATCH_HEADERS = {"Rebuno-Dispatch-Id", "Rebuno-Dispatch-Attempt"}
 ENDS_RUN = {"cancelExecution", "completeExecution", "failExecution", "releaseAttempt"}
 ENDS_STEP = {"completeStep", "failStep"}
 DECIDES = {"grantApproval", "denyApproval"}
+RESOURCE = "disk"
 POLICY = bundle(rule("gate", "require_approval", {"target": "gated"}), default="allow")
 
 schema = schemathesis.openapi.from_path(DOCUMENT)
@@ -104,6 +105,7 @@ class World:
     def begin(self, **fields: Any) -> None:
         created = self.client.create(self.agent.id, input={"n": 1}, **fields)
         self.attempt: Attempt = self.agent.take_attempt(created["id"])
+        self.attempt.register(RESOURCE).expect(200)
         self.step = self.attempt.proceed("look_up", {"name": "Ada"})
 
     def wait_for_a_person(self) -> None:
@@ -142,6 +144,7 @@ class World:
         if not meta.is_negative_at(ParameterLocation.BODY) and isinstance(case.body, dict):
             self._settle_body(case.body, choice)
             self._settle_policy(case.body, choice)
+            self._settle_resources(case.body)
         if operation_of(case) == "listEvents":
             _shorten_wait(case)
 
@@ -152,9 +155,19 @@ class World:
             body["parent_execution_id"] = self.ended.id
         if "webhook_url" in body:  # what a URL is says no pattern
             body["webhook_url"] = self.agent.webhook_url
-        for name in ("seq", "lease_timeout_seconds"):  # JSON Schema takes 1.0 as an integer too
-            if isinstance(body.get(name), float):
-                body[name] = int(body[name])
+        if body.get("spawned_by") is not None and choice:
+            body["spawned_by"] = {"execution_id": self.attempt.id, "step_id": self.step}
+        if "at_seq" in body:  # no schema knows the latest one
+            body["at_seq"] = 1 + choice % 2
+        for name in ("seq", "lease_timeout_seconds", "every_steps"):
+            _make_integer(body, name)
+
+    def _settle_resources(self, body: dict[str, Any]) -> None:
+        if body.get("resources"):  # what is registered says no schema
+            body["resources"] = [RESOURCE]
+        for name in ("captures", "capture_failures"):
+            for entry in body.get(name) or []:
+                _make_integer(entry, "generation")
 
     def _settle_policy(self, body: dict[str, Any], choice: int) -> None:
         for name in ("bundle", "policy_bundle"):
@@ -175,6 +188,8 @@ class World:
             path["execution_id"] = attempt.id
         if "step_id" in path and choice:
             path["step_id"] = self.ended_step if ended else self.step
+        if "key" in path and choice:
+            path["key"] = RESOURCE
         if "agent_id" in path and choice:
             path["agent_id"] = self.agent.id
         if "approval_id" in path and choice:
@@ -189,6 +204,12 @@ class World:
             case.headers["Rebuno-Dispatch-Id"] = delivery.dispatch_id
         if "Rebuno-Dispatch-Attempt" in case.headers and choice:
             case.headers["Rebuno-Dispatch-Attempt"] = str(delivery.attempt)
+
+
+def _make_integer(values: dict[str, Any], name: str) -> None:
+    """JSON Schema takes 1.0 as an integer too."""
+    if isinstance(values.get(name), float):
+        values[name] = int(values[name])
 
 
 def is_stream(case: AnyCase) -> bool:

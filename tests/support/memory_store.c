@@ -53,6 +53,7 @@ void memory_store_free(struct memory_store *m)
         free(x->session);
         buf_free(&x->indeterminate);
         buf_free(&x->parked);
+        memory_resources_free(x);
         free(x);
     }
     for (size_t i = 0; i < m->all_steps.n; i++) {
@@ -62,6 +63,7 @@ void memory_store_free(struct memory_store *m)
         free(s->result);
         free(s->error);
         free(s->rule_id);
+        free(s->affects);
         free(s);
     }
     for (size_t i = 0; i < m->approvals.n; i++) {
@@ -165,6 +167,17 @@ static void load_execution(struct memory_store *m, struct working_set *ws, const
         row.lease_until = (x->owner == OWNER_ENDED ? m->set_since : m->mono_us) + x->owner_lease_us;
     row.indeterminate = x->indeterminate;
     row.parked = x->parked;
+    row.awaited = x->awaited;
+    row.spawns = x->spawns;
+    row.suspended = x->suspended;
+    row.owes = x->owes;
+    row.forked = x->forked;
+    row.has_policy = x->has_policy;
+    row.policy_hash = x->policy_hash;
+    row.spawned_by = x->spawned_by;
+    row.spawned_step = x->spawned_step;
+    row.above = x->above;
+    row.n_registered = (int64_t)x->resources.n;
     row.tallies_complete = m->leases_in_set;
     exec = ws_put_execution(ws, &row, x->has_dispatch ? &x->dispatch : NULL);
     if (m->leases_in_set)
@@ -186,6 +199,8 @@ static void load_step(struct memory_store *m, struct working_set *ws, const stru
     row.status = s->status;
     row.idempotency = s->idempotency;
     row.claim = s->claim;
+    row.affects = str_of(s->affects);
+    row.subagent = s->subagent;
     row.result = arena_str(&ws->arena, str_of(s->result));
     row.error = arena_str(&ws->arena, str_of(s->error));
     row.rule_id = arena_str(&ws->arena, str_of(s->rule_id));
@@ -407,6 +422,7 @@ void memory_store_load(struct memory_store *m, struct working_set *ws)
         load_dispatch(m, ws, &need->dispatches.at[i]);
     load_gates(m, ws);
     load_sessions(m, ws);
+    memory_resources_load(m, ws);
     ws_clear_needs(ws);
     buf_free(&key);
 }
@@ -499,6 +515,9 @@ static void apply_step(struct memory_store *m, struct step *step)
     s->claim = step->claim;
     s->started_at = step->started_at;
     s->completed_at = step->completed_at;
+    s->subagent = step->subagent;
+    free(s->affects);
+    s->affects = text(step->affects);
     if (str_present(step->rule_id)) {
         free(s->rule_id);
         s->rule_id = text(step->rule_id);
@@ -589,6 +608,7 @@ void memory_store_apply(struct memory_store *m, struct working_set *ws)
         ADD(x->events, row);
         x->last_seq = t->first_seq + t->count - 1;
     }
+    memory_resources_apply(m, ws);
     for (size_t i = 0; i < c->submissions.n; i++) {
         struct memory_execution *x = memory_execution(m, &c->submissions.at[i].execution->id);
         struct submission row = c->submissions.at[i];

@@ -12,6 +12,11 @@ struct memory_event_row {
     size_t n;
 };
 
+struct memory_checkpoint {
+    char *resource, *checkpoint_ref;
+    int64_t generation, covered_seq, invalidated_seq;
+};
+
 struct memory_execution {
     struct uuid id;
     char *agent_id, *session; /* session NULL: none */
@@ -27,6 +32,15 @@ struct memory_execution {
     LIST(struct memory_event_row) events;
     LIST(struct submission) submissions;
     LIST(struct uuid) old_dispatches;
+    /* Subagents and forks. */
+    int64_t awaited, spawns, fork_seq;
+    bool suspended, owes, forked, has_policy;
+    struct uuid spawned_by, forked_from;
+    struct hash spawned_step, policy_hash;
+    struct buf above;
+    char *output, *failure_reason, *restoration; /* NULL: none */
+    LIST(struct resource) resources;             /* with malloc'ed texts */
+    LIST(struct memory_checkpoint) checkpoints;
 };
 
 struct memory_step {
@@ -39,7 +53,8 @@ struct memory_step {
     int64_t occurrence, claim;
     enum step_status status;
     enum idempotency idempotency;
-    char *result, *error, *rule_id; /* NULL: none */
+    char *result, *error, *rule_id, *affects; /* NULL: none */
+    struct uuid subagent;
     int64_t created_at, started_at, completed_at;
 };
 
@@ -67,6 +82,11 @@ struct memory_store {
     LIST(struct memory_step *) all_steps;
     LIST(struct memory_approval *) approvals;
 };
+
+/* memory_resources.c's part of the functions below. */
+void memory_resources_load(struct memory_store *m, struct working_set *ws);
+void memory_resources_apply(struct memory_store *m, struct working_set *ws);
+void memory_resources_free(struct memory_execution *x);
 
 void memory_store_init(struct memory_store *m, bool leases_in_set);
 void memory_store_free(struct memory_store *m);

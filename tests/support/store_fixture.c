@@ -7,6 +7,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -140,6 +141,30 @@ const char *fixture_sql(struct fixture *f, const char *sql)
         fail_msg("%s: %s", sql, error);
     sqlite3_close(h);
     return first;
+}
+
+int64_t fixture_rows_read(struct fixture *f, const char *tables)
+{
+    char sql[320];
+    int64_t n;
+
+    snprintf(sql, sizeof(sql),
+             "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
+             " AND backend_start < '%s'",
+             fixture_sql(f, "SELECT clock_timestamp()"));
+    fixture_reopen(f);
+    for (int tries = 0; strcmp(fixture_sql(f, sql), "0") != 0; tries++) {
+        struct timespec pause = {.tv_nsec = 10 * 1000 * 1000};
+
+        assert_in_range(tries, 0, 1000);
+        nanosleep(&pause, NULL);
+    }
+    snprintf(sql, sizeof(sql),
+             "SELECT (SELECT sum(idx_tup_read) FROM pg_stat_user_indexes WHERE relname IN (%s))"
+             " + (SELECT sum(seq_tup_read) FROM pg_stat_user_tables WHERE relname IN (%s))",
+             tables, tables);
+    assert_true(str_to_int64(str_of(fixture_sql(f, sql)), &n));
+    return n;
 }
 
 void assert_str(struct str got, struct str want)

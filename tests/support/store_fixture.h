@@ -35,6 +35,9 @@ void fixture_second_close(struct fixture *second);
 /* One statement by another way than the store's; the first column of the first row (static, "" when
  * none). No transaction may be open on SQLite. */
 const char *fixture_sql(struct fixture *f, const char *sql);
+/* Postgres: entries and rows that kernels have read of these tables (quoted, with commas between),
+ * counted once their connections have ended: it reopens. */
+int64_t fixture_rows_read(struct fixture *f, const char *tables);
 void assert_str(struct str got, struct str want); /* absent is not empty */
 
 /* ---- shorthand for what kernel/ does ---- */

@@ -1,101 +1,32 @@
 """The examples of docs/cli.md: what it shows is what the program prints.
 
 Blocks whose lines begin with `$ ` are commands with their output; the `yaml` blocks are the files that
-they name. Ids, times and durations may differ, an id only where the document has another one too.
+they name.
 """
 
 import re
-import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from harness import FakeAgent, Kernel, eventually
+from harness import Attempt, FakeAgent, Kernel, eventually
 from harness.cli import Cli, Following
 from harness.documents import Block, read
 from harness.policies import bundle, rule
+from harness.transcript import ID, Session, commands
 
 NewKernel = Callable[..., Kernel]
 NewAgent = Callable[..., FakeAgent]
 Follow = Callable[..., Following]
 
 DOCUMENT = read("docs/cli.md")
-ID = r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}"
-MAY_DIFFER = re.compile(
-    rf"(?P<id>{ID})(?P<rest>-[0-9a-f]{{4}}-[0-9a-f]{{12}})?"
-    r"|(?P<date>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)"
-    r"|(?P<clock>\d\d:\d\d:\d\d\.\d{3})"
-    r"|(?P<duration>\b\d+(?:m\d\ds|\.\d+s|ms|s)\b)"
-    r"|(?P<hash>[0-9a-f]{12}…)"
-    r"|(?P<blanks>(?<=\S) {2,})"
-)
-SHAPES = {
-    "date": r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d",
-    "clock": r"\d\d:\d\d:\d\d\.\d{3}",
-    "duration": r"\d+(?:m\d\ds|\.\d+s|ms|s)",
-    "hash": "[0-9a-f]{12}…",
-    "blanks": " {2,}",
-}
-
-
-def commands(block: Block) -> list[tuple[str, str]]:
-    """(command, output) in their order."""
-    parts = re.split(r"(?m)^\$ (.*)\n", block.text)
-    assert parts[0] == "", f"line {block.line}: output without a command"
-    return list(zip(parts[1::2], parts[2::2], strict=True))
 
 
 def blocks(heading: str, language: str = "") -> list[Block]:
     found = [b for b in DOCUMENT.blocks if (b.heading, b.language) == (heading, language)]
     return [b for b in found if language or b.text.startswith("$ ")]
-
-
-class Session:
-    """Runs a heading's commands; `ids` maps the document's ids to those of this run."""
-
-    def __init__(self, cli: Cli) -> None:
-        self.cli = cli
-        self.ids: dict[str, str] = {}
-
-    def words(self, command: str) -> list[str]:
-        program, *words = shlex.split(command)
-        assert program == "rebuno", command
-        return [re.sub(ID, lambda found: self.ids[found[0]], word) for word in words]
-
-    def check(self, expected: str, got: str) -> None:
-        """Also learns the ids that are new."""
-        pattern, at, new = "", 0, {}
-        for found in MAY_DIFFER.finditer(expected):
-            pattern += re.escape(expected[at : found.start()])
-            at = found.end()
-            kind = str(found.lastgroup) if found["id"] is None else "id"
-            pattern += self._id(found, new) if kind == "id" else SHAPES[kind]
-        matched = re.fullmatch(pattern + re.escape(expected[at:]), got)
-        assert matched, f"the document has:\n{expected}\nit prints:\n{got}"
-        self.ids.update({known: matched[name] for known, name in new.items()})
-
-    def _id(self, found: re.Match[str], new: dict[str, str]) -> str:
-        short, rest = found["id"], "-[0-9a-f]{4}-[0-9a-f]{12}" if found["rest"] else ""
-        if short in self.ids:
-            return re.escape(self.ids[short]) + rest
-        if short in new:
-            return f"(?P={new[short]}){rest}"
-        new[short] = f"id{len(new)}"
-        return f"(?P<{new[short]}>{ID}){rest}"
-
-    def run(self, command: str, expected: str) -> None:
-        done = self.cli.run(*self.words(command), USER=None)
-        output = (done.stdout + done.stderr).decode()
-        self.check(expected, output)
-
-    def run_all(self, block: Block, after: dict[str, Callable[[], Any]] | None = None) -> None:
-        for command, expected in commands(block):
-            self.run(command, expected)
-            for beginning, hook in (after or {}).items():
-                if command.startswith(beginning):
-                    hook()
 
 
 @pytest.fixture
@@ -132,6 +63,53 @@ def test_executions(cli: Cli, new_agent: NewAgent) -> None:
 def complete_what_runs(cli: Cli, agent: FakeAgent) -> None:
     if cli.json("exec", "ls", "--status", "running")["executions"]:
         take(cli, agent).complete("hello").expect(204)
+
+
+class TestForks:
+    @pytest.fixture
+    def agent(self, kernel: Kernel, new_agent: NewAgent) -> FakeAgent:
+        return new_agent(kernel, agent_id="coder")
+
+    def past_run(self, cli: Cli, agent: FakeAgent) -> str:
+        """It captures its workspace before the first step and after the second that affects it."""
+        identity = str(cli.json("exec", "create", "coder")["id"])
+        attempt = take(cli, agent)
+        attempt.register("workspace", coverage_reuse=True, every_steps=2).expect(200)
+        attempt.bind("workspace", {"dir": "/tmp/x"}).expect(204)
+        snap = {"key": "workspace", "generation": 0, "checkpoint_ref": "snap-0"}
+        attempt.capture(snap).expect(204)
+        attempt.record("read_file", {"path": "app.toml"}, "port = 70")
+        self.write(attempt, "port = 80")
+        tests = attempt.proceed("run_tests", {"suite": "all"}, resources=["workspace"])
+        snap = {"key": "workspace", "generation": 2, "checkpoint_ref": "snap-1"}
+        result = {"failed": 0, "passed": 12}
+        attempt.complete_step(tests, result, captures=[snap]).expect(200)
+        attempt.complete({"tests": "passed"}).expect(204)
+        return identity
+
+    def write(self, attempt: Attempt, text: str) -> None:
+        """Safe to run again, or the fork would ask a person first."""
+        args = {"path": "app.toml", "text": text}
+        options: dict[str, Any] = {"resources": ["workspace"], "idempotency": "safe_to_retry"}
+        attempt.record("write_file", args, "ok", **options)
+
+    def work(self, cli: Cli, agent: FakeAgent) -> None:
+        """What the fork does: other contents, and then the refusal."""
+        attempt = take(cli, agent)
+        attempt.register("workspace", coverage_reuse=True, every_steps=2).expect(200)
+        attempt.replay("read_file", {"path": "app.toml"})
+        self.write(attempt, "port = 8080")
+        attempt.denied("run_tests", {"suite": "all"})
+        attempt.complete({"tests": "not run"}).expect(204)
+
+    def test_all(self, cli: Cli, agent: FakeAgent) -> None:
+        write_files(cli.folder, "Forks")
+        session = Session(cli)
+        forks, difference = blocks("Forks")
+        (of, _), (fork, _), _ = commands(forks)
+        session.ids[re.findall(ID, of)[0]] = self.past_run(cli, agent)[:18]
+        session.run_all(forks, {fork: lambda: self.work(cli, agent)})
+        session.run_all(difference)
 
 
 class TestApprovals:
@@ -216,4 +194,4 @@ class TestPolicies:
 def test_every_example_is_run() -> None:
     """A heading with commands that no test above names would be prose."""
     shown = {b.heading for b in DOCUMENT.blocks if b.text.startswith("$ ")}
-    assert shown == {"Executions", "Approvals", "Policies"}
+    assert shown == {"Executions", "Forks", "Approvals", "Policies"}

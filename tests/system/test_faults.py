@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from harness import Deadline, FakeAgent, Kernel, eventually
@@ -157,7 +158,7 @@ class Runs:
 
     def _check_execution(self, key: str, execution_id: str) -> None:
         execution = self.client.execution(execution_id)
-        assert execution["idempotency_key"] == key
+        self._check_key(key, execution)
         steps = {step["step_id"]: step for step in self.client.steps(execution_id)}
         events = self.client.events(execution_id)
         seen = self.seen[execution_id]
@@ -177,6 +178,9 @@ class Runs:
             if of == execution_id:
                 assert steps[step_id]["status"] == "succeeded"
                 assert steps[step_id]["result"] == expected(number)
+
+    def _check_key(self, key: str, execution: dict[str, Any]) -> None:
+        assert execution["idempotency_key"] == key
 
 
 class Turns(Runs):
@@ -213,6 +217,47 @@ class Turns(Runs):
                 last = execution["id"]
 
 
+class Forks(Runs):
+    """Completed runs are forked where they ended: a fork is there whole or not at all, and repeats
+    no effect. One whose making was not acknowledged may be there too."""
+
+    OPEN_MAX = 12
+
+    def __init__(self, kernel: Kernel, agent: FakeAgent) -> None:
+        super().__init__(kernel, agent)
+        self.forks: set[str] = set()  # keys
+
+    def _create_one(self, key: str) -> None:
+        done = [i for i in self._over if self.seen[i][-1]["type"] == "execution.completed"]
+        if len(self.created) % 3 == 0 or not done:
+            super()._create_one(key)
+            return
+        source = random.choice(done)
+        body = {"at_seq": len(self.seen[source])}
+        answer = persistent(lambda: self.client.post(f"/v0/executions/{source}/fork", body))
+        self.created[key] = answer.expect(201).json["id"]
+        self.forks.add(key)
+
+    def check(self) -> None:
+        super().check()
+        assert self.forks
+        forks = {self.created[key] for key in self.forks}
+        assert not {of for of, _ in self.worker.effects} & forks
+        page = self.client.get("/v0/executions?limit=200").expect(200).json
+        for execution_id in {e["id"] for e in page["executions"]} - set(self.created.values()):
+            eventually(partial(self._completed, execution_id))
+            steps = {step["step_id"]: step for step in self.client.steps(execution_id)}
+            check_log(self.client.events(execution_id), steps)
+            assert len(steps) == self.STEPS
+
+    def _completed(self, execution_id: str) -> bool:
+        return bool(self.client.execution(execution_id)["status"] == "completed")
+
+    def _check_key(self, key: str, execution: dict[str, Any]) -> None:
+        if key not in self.forks:
+            super()._check_key(key, execution)
+
+
 ENDS = {"execution.completed", "execution.failed", "execution.cancelled"}
 
 
@@ -231,6 +276,7 @@ TRAFFIC: dict[str, Callable[[Kernel, FakeAgent], Runs]] = {
     # A MiB in a few groups, so that the log is copied and started anew again and again.
     "large runs": lambda kernel, agent: Runs(kernel, agent, padding=40_000),
     "turns": Turns,
+    "forks": Forks,
 }
 
 
@@ -239,7 +285,10 @@ def passings(point: Point) -> list[int]:
     print(f"REBUNO_TEST_SEED={seed}")
     chance = random.Random(seed)
     most = max(point.passings)
-    return [*point.passings, *(chance.randint(1, 2 * most if most > 1 else 1) for _ in range(MORE))]
+    return [
+        *point.passings,
+        *(chance.randint(1, 2 * most if most > 1 else 1) for _ in range(MORE)),
+    ]
 
 
 def dies_at(kernel: Kernel, point: Point, passing: int) -> None:

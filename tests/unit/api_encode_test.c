@@ -52,6 +52,9 @@ static struct execution_view execution(void)
 #define RUNNING                                                                                    \
     "{\"id\":\"01a228f4-d8bc-740f-8a2d-88656dd07add\",\"agent_id\":\"a\\\"b\",\"status\":"         \
     "\"running\",\"input\":"
+#define BLOCKED                                                                                    \
+    "{\"id\":\"01a228f4-d8bc-740f-8a2d-88656dd07add\",\"agent_id\":\"a\\\"b\",\"status\":"         \
+    "\"blocked\",\"input\":"
 
 static void a_live_execution_says_what_it_waits_for(void **state)
 {
@@ -136,17 +139,38 @@ static struct approval_view approval(void)
 static void each_pending_decision_is_waited_for(void **state)
 {
     struct approval_view pending[] = {approval(), approval()};
-    const struct waits waits = {pending, COUNT(pending)};
+    const struct waits waits = {.approvals = pending, .n = COUNT(pending)};
     struct execution_view v = execution();
 
     (void)state;
+    v.status = STR("blocked");
     pending[1].id = uuid_of("01a228f4-d8bc-7410-987e-0042d4426ad1");
     check_waiting(&v, &waits, MOMENT,
-                  RUNNING "null" TIMES ",\"waiting_on\":[{\"kind\":\"approval\",\"id\":"
+                  BLOCKED "null" TIMES ",\"waiting_on\":[{\"kind\":\"approval\",\"id\":"
                           "\"01a228f4-d8bc-7410-987e-0042d4426ad0\",\"until\":"
                           "\"2026-01-02T03:04:06.678901Z\"},{\"kind\":\"approval\",\"id\":"
                           "\"01a228f4-d8bc-7410-987e-0042d4426ad1\",\"until\":"
                           "\"2026-01-02T03:04:06.678901Z\"}]}");
+}
+
+#define SUBAGENT(digit)                                                                            \
+    "{\"kind\":\"subagent\",\"id\":\"01a228f4-d8bc-7410-987e-0042d4426ad" digit "\"}"
+
+static void each_subagent_is_waited_for(void **state)
+{
+    struct uuid subagents[] = {uuid_of("01a228f4-d8bc-7410-987e-0042d4426ad0"),
+                               uuid_of("01a228f4-d8bc-7410-987e-0042d4426ad1")};
+    const struct waits waits = {.subagents = subagents, .n_subagents = COUNT(subagents)};
+    struct execution_view v = execution();
+
+    (void)state;
+    check_waiting(&v, &waits, MOMENT,
+                  RUNNING
+                  "null" TIMES
+                  ",\"waiting_on\":[{\"kind\":\"dispatch\"}," SUBAGENT("0") "," SUBAGENT("1") "]}");
+    v.status = STR("blocked");
+    check_waiting(&v, &waits, MOMENT,
+                  BLOCKED "null" TIMES ",\"waiting_on\":[" SUBAGENT("0") "," SUBAGENT("1") "]}");
 }
 
 #define ZEROES "0000000000000000000000000000000000000000000000000000000000000000"
@@ -210,6 +234,66 @@ static void an_ended_execution_carries_bytes_as_they_came(void **state)
                     "02T03:04:06.678901Z\"}");
 }
 
+static void says_where_an_execution_comes_from(void **state)
+{
+    struct execution_view v = execution();
+
+    (void)state;
+    v.spawned_by = uuid_of("01a228f4-d8bc-7410-987e-0042d4426ad0");
+    v.idempotency_key = STR("k");
+    check_execution(&v, MOMENT,
+                    RUNNING "null,\"idempotency_key\":\"k\",\"spawned_by\":{\"execution_id\":"
+                            "\"01a228f4-d8bc-7410-987e-0042d4426ad0\",\"step_id\":\"" ZEROES
+                            "\"}" TIMES ",\"waiting_on\":[{\"kind\":\"dispatch\"}]}");
+    v = execution();
+    v.forked_from = uuid_of("01a228f4-d8bc-7410-987e-0042d4426ad0");
+    v.fork_seq = 17;
+    check_execution(&v, MOMENT,
+                    RUNNING "null,\"forked_from\":\"01a228f4-d8bc-7410-987e-0042d4426ad0\","
+                            "\"fork_seq\":17" TIMES ",\"waiting_on\":[{\"kind\":\"dispatch\"}]}");
+    v.restoration = STR("{\"disk\":{\"covered\":false}}");
+    check_execution(&v, MOMENT,
+                    RUNNING "null,\"forked_from\":\"01a228f4-d8bc-7410-987e-0042d4426ad0\","
+                            "\"fork_seq\":17,\"restoration\":{\"disk\":{\"covered\":"
+                            "false}}" TIMES ",\"waiting_on\":[{\"kind\":\"dispatch\"}]}");
+}
+
+static void resources_and_checkpoints(void **state)
+{
+    struct resource row = {.key = STR("disk"), .driver_id = STR("d\""), .registered_seq = 4};
+    struct checkpoint checkpoint = {
+        .resource = STR("disk"), .generation = 3, .checkpoint_ref = STR("r\n"), .covered_seq = 9};
+    struct buf out = {0};
+    struct json_writer w = {.out = &out};
+
+    (void)state;
+    encode_resource(&w, &row);
+    row.configuration = STR("{ \"a\" : 1.0 }");
+    row.binding = STR("[ ]");
+    row.checkpoint_ref = STR("r");
+    row.coverage_reuse = row.on_completion = row.covered = true;
+    row.every_steps = 5;
+    row.generation = 2;
+    row.count = 1;
+    encode_resource(&w, &row);
+    encode_checkpoint(&w, &checkpoint);
+    checkpoint.invalidated_seq = 12;
+    encode_checkpoint(&w, &checkpoint);
+    CHECK_STR(buf_str(&out),
+              STR("{\"key\":\"disk\",\"driver_id\":\"d\\\"\",\"coverage_reuse\":false,"
+                  "\"every_steps\":0,\"on_completion\":false,\"generation\":0,\"count\":0,"
+                  "\"registered_seq\":4,\"covered\":false},"
+                  "{\"key\":\"disk\",\"driver_id\":\"d\\\"\",\"configuration\":{ \"a\" : 1.0 },"
+                  "\"coverage_reuse\":true,\"every_steps\":5,\"on_completion\":true,"
+                  "\"generation\":2,\"count\":1,\"registered_seq\":4,\"binding\":[ ],"
+                  "\"checkpoint_ref\":\"r\",\"covered\":true},"
+                  "{\"key\":\"disk\",\"generation\":3,\"checkpoint_ref\":\"r\\n\","
+                  "\"covered_seq\":9},"
+                  "{\"key\":\"disk\",\"generation\":3,\"checkpoint_ref\":\"r\\n\","
+                  "\"covered_seq\":9,\"invalidated_seq\":12}"));
+    buf_free(&out);
+}
+
 static void an_agent_shows_no_secret(void **state)
 {
     const struct agent_view v = {
@@ -235,10 +319,17 @@ static void an_agent_shows_no_secret(void **state)
 
 static void decisions(void **state)
 {
+    static struct touched_resource touched[] = {
+        {.key = STR_INIT("a"), .generation = 1},
+        {.key = STR_INIT("b"), .generation = 7, .due = true},
+    };
     static const struct {
         struct step_answer answer;
         const char *want;
     } cases[] = {
+        {{.decision = DECISION_PROCEED, .resources = touched, .n_resources = COUNT(touched)},
+         "{\"decision\":\"proceed\",\"resources\":[{\"key\":\"a\",\"generation\":1},"
+         "{\"key\":\"b\",\"generation\":7,\"due\":true}]}"},
         {{.decision = DECISION_RECORDED}, "{\"decision\":\"recorded\"}"},
         {{.decision = DECISION_EXECUTION_TERMINAL}, "{\"decision\":\"execution_terminal\"}"},
         {{.decision = DECISION_REPLAY, .result = STR_INIT("null")},
@@ -337,6 +428,9 @@ int main(void)
         cmocka_unit_test(a_rate_limit_is_waited_for_until_its_time),
         cmocka_unit_test(a_pending_one_waits_for_its_session),
         cmocka_unit_test(each_pending_decision_is_waited_for),
+        cmocka_unit_test(each_subagent_is_waited_for),
+        cmocka_unit_test(says_where_an_execution_comes_from),
+        cmocka_unit_test(resources_and_checkpoints),
         cmocka_unit_test(an_approval_shows_what_is_decided),
         cmocka_unit_test(an_ended_execution_carries_bytes_as_they_came),
         cmocka_unit_test(an_agent_shows_no_secret),

@@ -54,7 +54,7 @@ static void usage_errors_exit_with_2(void **state)
         {{"frobnicate"}, "error: unknown command 'frobnicate'\nsee 'rebuno help'\n"},
         {{"exec"},
          "error: 'rebuno exec' needs a command: ls, create, get, watch, events, steps, "
-         "cancel\nsee 'rebuno help'\n"},
+         "fork, fork-points, diff, cancel\nsee 'rebuno help'\n"},
         {{"exec", "list"}, "error: unknown command 'exec list'; did you mean 'exec ls'?\n"},
         {{"exec", "zip"}, "error: unknown command 'exec zip'\nsee 'rebuno help'\n"},
         {{"exec", "watc"},
@@ -68,6 +68,12 @@ static void usage_errors_exit_with_2(void **state)
         {{"exec", "ls", "--limit", "0"},
          "error: --limit: expected a whole number from 1 to 1000000, "
          "not \"0\"\nsee 'rebuno exec ls --help'\n"},
+        {{"exec", "fork", "0199"},
+         "error: --at is missing: the number of an event, as 'rebuno exec events' has it\n"
+         "see 'rebuno exec fork --help'\n"},
+        {{"exec", "fork", "0199", "--at", "0"},
+         "error: --at: expected an event's number, from 1, not \"0\"\n"},
+        {{"exec", "diff", "0199"}, "error: 'rebuno exec diff' needs A B\n"},
         {{"exec", "create", "a", "{\"x\": }"}, "error: the input: invalid JSON at byte 6 "},
         {{"agent", "ls", "--url", "ftp://x"},
          "error: --url: expected http://host:port or https://host, not \"ftp://x\"\n"},

@@ -192,6 +192,54 @@ static const struct {
      "execution.started       continues 0199c2a4-7d10-7c4e", 0},
 };
 
+/* ---- forks, resources and subagents ---- */
+
+#define SOURCE "\"0199c2a4-7d10-7c4e-8abc-0123456789ab\""
+#define KEY "\"key\":\"workspace\""
+
+static const struct {
+    const char *event, *line;
+} RESOURCE_EVENTS[] = {
+    {EVENT("1", "execution.created",
+           "\"created_by\":\"ann\",\"spawned_by\":{\"execution_id\":" SOURCE ",\"step_id\":\"a\"}"),
+     "execution.created       by ann  for a step of 0199c2a4-7d10-7c4e"},
+    {EVENT("2", "execution.forked",
+           "\"source_execution_id\":" SOURCE ",\"fork_seq\":41,\"policy_override\":false"),
+     "execution.forked        from 0199c2a4-7d10-7c4e at event 41"},
+    {EVENT("3", "execution.forked",
+           "\"source_execution_id\":" SOURCE ",\"fork_seq\":41,\"policy_override\":true,"
+           "\"restoration\":{\"w\":{\"covered\":false}}"),
+     "execution.forked        from 0199c2a4-7d10-7c4e at event 41  under a policy of its own; w "
+     "starts from its initial environment, not covered there"},
+    {EVENT("4", "resource.registered",
+           KEY ",\"driver_id\":\"local.v1\",\"coverage_reuse\":false,\"every_steps\":5,"
+               "\"on_completion\":true"),
+     "resource.registered     workspace  local.v1, captured after every 5 steps that may change "
+     "it, "
+     "and at the end"},
+    {EVENT("5", "resource.registered",
+           KEY ",\"driver_id\":\"local.v1\",\"every_steps\":0,\"on_completion\":false"),
+     "resource.registered     workspace  local.v1, no checkpoints"},
+    {EVENT("6", "resource.initialized", KEY ",\"generation\":1,\"checkpoint_ref\":\"snap-1\""),
+     "resource.initialized    workspace  from checkpoint snap-1"},
+    {EVENT("7", "resource.initialized", KEY ",\"generation\":1"),
+     "resource.initialized    workspace  from its initial environment"},
+    {EVENT("8", "resource.bound", KEY ",\"binding\":{\"dir\": \"/tmp/x\"}"),
+     "resource.bound          workspace  {\"dir\":\"/tmp/x\"}"},
+    {EVENT("9", "step.executing", STEP("a") ",\"resources\":[\"workspace\",\"db\"]"),
+     "step.executing          tool_call search  may change workspace, db"},
+    {EVENT("10", "step.executing", STEP("a") ",\"resources\":[\"workspace\"]"),
+     "step.executing          tool_call search  executed again (run 2), may change workspace"},
+    {EVENT("11", "resource.checkpointed",
+           KEY ",\"generation\":2,\"checkpoint_ref\":\"snap-2\",\"covered_seq\":10"),
+     "resource.checkpointed   workspace  snap-2, covers from event 10"},
+    {EVENT("12", "resource.checkpoint_failed",
+           KEY ",\"generation\":1,\"error\":\"stale_generation\""),
+     "resource.checkpoint_failed  workspace  stale_generation"},
+    {EVENT("13", "resource.painted", KEY), "resource.painted        workspace  "
+                                           "{\"key\":\"workspace\"}"},
+};
+
 static size_t count_open(const struct event_log *log)
 {
     size_t n = 0;
@@ -222,6 +270,30 @@ static void tells_gates_and_sessions(void **state)
         snprintf(want, sizeof want, "%4zu  03:04:05.000  %s\n", i + 1, GATE_EVENTS[i].line);
         CHECK_STR(str_make(text, size), str_of(want));
         CHECKF(count_open(&log) == GATE_EVENTS[i].open, "event %zu", i + 1);
+        free(text);
+        arena_free(&a);
+    }
+    event_log_free(&log);
+}
+
+static void tells_forks_and_resources(void **state)
+{
+    struct event_log log = {0};
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(RESOURCE_EVENTS); i++) {
+        struct cli c = {0};
+        struct arena a = {0};
+        struct event event;
+        char *text = NULL, want[256];
+        size_t size = 0;
+
+        c.out = open_memstream(&text, &size);
+        CHECKF(event_read(str_of(RESOURCE_EVENTS[i].event), &a, &event), "%zu", i);
+        event_print(&log, &event, &c);
+        fclose(c.out);
+        snprintf(want, sizeof want, "%4zu  03:04:05.000  %s\n", i + 1, RESOURCE_EVENTS[i].line);
+        CHECK_STR(str_make(text, size), str_of(want));
         free(text);
         arena_free(&a);
     }
@@ -275,6 +347,7 @@ int main(void)
         cmocka_unit_test(stops_and_restarts),
         cmocka_unit_test(tells_events),
         cmocka_unit_test(tells_gates_and_sessions),
+        cmocka_unit_test(tells_forks_and_resources),
         cmocka_unit_test(keeps_the_output),
         cmocka_unit_test(refuses_what_is_no_event),
     };
