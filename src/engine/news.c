@@ -109,6 +109,8 @@ static void count(struct engine_stats *st, const struct command *cmd)
         add(&st->usage_missing, cmd->out.step.usage_missing);
     else if (cmd->type == COMMAND_CREATE && !cmd->out.created.existing)
         add(&st->created, 1);
+    else if (cmd->type == COMMAND_FORK_FINISH)
+        add(&st->created, 1);
     else if (cmd->type == COMMAND_CANCEL)
         add(&st->cancelled, 1);
     else if (cmd->type == COMMAND_FINISH)

@@ -141,8 +141,8 @@ struct execution {
     /* Only in this group: tokens recorded on the other executions of its session. */
     int64_t session_tokens;
     bool session_tokens_known;
-    /* SQLite: an ended delivery's counts are not read again once its row has left the set; nothing
-     * can be submitted under it any more. */
+    /* SQLite: the counts of an ended delivery whose last call is a lease's term ago; nothing is
+     * submitted under it any more. */
     bool counts_lost;
     struct agent_bundle bundle; /* its agent's, so that a step need not read the agent's row */
     /* Only in this group: its pending approvals, oldest first; group arena. */

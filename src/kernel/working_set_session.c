@@ -69,6 +69,20 @@ void ws_put_session(struct working_set *ws, const struct session *row)
     map_put(&ws->sessions, session->name, session);
 }
 
+/* One that has completed in this group is not in the store yet. */
+static void take_newer(const struct working_set *ws, struct str session, struct str agent_id,
+                       struct uuid *parent)
+{
+    for (size_t i = 0; i < ws->group_executions.n; i++) {
+        const struct execution *exec = ws->group_executions.at[i];
+
+        if (exec->status == EXECUTION_COMPLETED && str_eq(exec->session, session) &&
+            str_eq(exec->agent_id, agent_id) &&
+            memcmp(parent->b, exec->id.b, sizeof(parent->b)) < 0)
+            *parent = exec->id;
+    }
+}
+
 void ws_put_parent(struct working_set *ws, struct str session, struct str agent_id,
                    const struct uuid *parent_or_nil)
 {
@@ -81,6 +95,7 @@ void ws_put_parent(struct working_set *ws, struct str session, struct str agent_
         buf_free(&scratch);
     }
     *known = *parent_or_nil;
+    take_newer(ws, session, agent_id, known);
 }
 
 void ws_put_session_tokens(struct working_set *ws, struct execution *exec, int64_t others)

@@ -54,7 +54,9 @@ struct store_writer {
         *past; /* SQLite: owned; what the counts were when they were last read (submission.h) */
     int64_t set_since; /* SQLite, lease clock: when the set that it loads was last empty */
     /* where store_tidy goes on */
-    int64_t tidy_after; /* SQLite: in the counted submissions */
+    int64_t tidy_after;      /* SQLite: in the counted submissions */
+    int64_t tidy_busy_us;    /* SQLite: what this pass over them has taken so far */
+    int64_t tidy_not_before; /* SQLite, monotonic: the next one */
     enum tidying tidying;
     unsigned unlinked_slices; /* in a row */
     struct buf buckets_after; /* owned */

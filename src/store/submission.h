@@ -3,7 +3,7 @@
  * up: this process is the only one that counts, and the counts of leased executions live in the
  * working set. Those that were there before the set was (at start, after an error) are read in one
  * pass over the table and handed out as their executions load. Those of a delivery that has ended
- * are not read again: nothing can be submitted under it that its counts would be needed for. */
+ * are looked for when one of its calls asks, which only agents that lived through a restart do. */
 #ifndef STORE_SUBMISSION_H
 #define STORE_SUBMISSION_H
 

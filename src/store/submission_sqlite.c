@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "store/submission.h"
 
+#include "base/clock.h"
+
 #include <stdlib.h>
 
 struct past_submission {
@@ -41,6 +43,21 @@ static struct str uuid_str(const struct uuid *id)
     return str_make(id->b, sizeof(id->b));
 }
 
+static bool read_row(struct db *db, int first_column, struct past_submission *out)
+{
+    struct str call = db_get_str(db, first_column), key = db_get_str(db, first_column + 1);
+
+    *out = (struct past_submission){.has_key = str_present(key)};
+    if (call.n != sizeof(out->call.b) || (out->has_key && key.n != sizeof(out->key)))
+        return db_fail(db, ERR_INTERNAL, "the database holds a malformed submission");
+    memcpy(out->call.b, call.p, sizeof(out->call.b));
+    if (out->has_key) {
+        memcpy(out->key, key.p, sizeof(out->key));
+        db_get_hash(db, first_column + 2, &out->step_id);
+    }
+    return true;
+}
+
 struct past_pass {
     struct past_submissions *past;
     const struct working_set *ws;
@@ -59,25 +76,15 @@ static void on_owned(void *ctx, struct db *db, size_t row)
 static void on_submission(void *ctx, struct db *db, size_t row)
 {
     struct past_pass *pass = ctx;
-    struct str call = db_get_str(db, 1), key = db_get_str(db, 2);
-    struct past_submission s = {.has_key = str_present(key)};
     struct past_execution *pe;
+    struct past_submission s;
     struct uuid id;
 
     (void)row;
     (void)db_get_uuid(db, 0, &id);
     pe = map_get(&pass->past->executions, uuid_str(&id));
-    if (pe == NULL)
-        return; /* the set has it, and its counts */
-    if (call.n != sizeof(s.call.b) || (s.has_key && key.n != sizeof(s.key))) {
-        db_fail(db, ERR_INTERNAL, "the database holds a malformed submission");
+    if (pe == NULL || !read_row(db, 1, &s)) /* NULL: the set has it, and its counts */
         return;
-    }
-    memcpy(s.call.b, call.p, sizeof(s.call.b));
-    if (s.has_key) {
-        memcpy(s.key, key.p, sizeof(s.key));
-        db_get_hash(db, 3, &s.step_id);
-    }
     list_add(pe->rows, s);
 }
 
@@ -125,6 +132,54 @@ static bool was_counted(const struct loaded_execution *le)
            !execution_status_is_terminal(le->row.status);
 }
 
+/* ---- ended deliveries ---- */
+
+/* Agents that lived through a restart may still make calls under a delivery that has ended. They
+ * are few: what one of them needs is looked for in the whole table, when it is asked for. */
+static const struct db_sql SQL_SUBMISSION_OF = {
+    .name = "submission_of",
+    .sqlite = "SELECT call, request_key, step_id FROM submissions WHERE execution_key = $1 AND "
+              "claim = $2",
+};
+
+static void put_one(struct execution *exec, const struct past_submission *s)
+{
+    ws_put_tally(exec, &s->call, ws_tally(exec, &s->call) + 1);
+    if (s->has_key)
+        ws_put_submission_key(exec, s->key, &s->call, &s->step_id);
+}
+
+static void on_submission_of(void *ctx, struct db *db, size_t row)
+{
+    struct past_submission s;
+
+    (void)row;
+    if (read_row(db, 0, &s))
+        put_one(ctx, &s);
+}
+
+static bool read_ended(struct load *ld, struct err *e)
+{
+    const struct need *need = &ld->ws->need;
+
+    for (size_t i = 0; i < need->tallies.n; i++) {
+        struct execution *exec = ws_execution(ld->ws, &need->tallies.at[i].execution_id);
+
+        if (exec == NULL || exec->tallies_complete)
+            continue;
+        db_call(ld->db, &SQL_SUBMISSION_OF, on_submission_of, exec);
+        db_int(ld->db, exec->key);
+        db_int(ld->db, exec->claim);
+        db_one(ld->db);
+        if (!db_flush(ld->db, e))
+            return false;
+        exec->tallies_complete = true;
+    }
+    return true;
+}
+
+/* ---- loading ---- */
+
 bool sqlite_load_submissions(struct load *ld, struct err *e)
 {
     for (size_t i = 0; i < ld->executions.n; i++) {
@@ -132,20 +187,15 @@ bool sqlite_load_submissions(struct load *ld, struct err *e)
 
         if (was_counted(le) &&
             (ld->w->past == NULL || map_get(&ld->w->past->executions, uuid_str(&le->id)) == NULL))
-            return read_past(ld, e);
+            return read_past(ld, e) && read_ended(ld, e);
     }
-    return true;
+    return read_ended(ld, e);
 }
 
 static void hand_out(struct execution *exec, const struct past_execution *pe)
 {
-    for (size_t i = 0; i < pe->rows.n; i++) {
-        const struct past_submission *s = &pe->rows.at[i];
-
-        ws_put_tally(exec, &s->call, ws_tally(exec, &s->call) + 1);
-        if (s->has_key)
-            ws_put_submission_key(exec, s->key, &s->call, &s->step_id);
-    }
+    for (size_t i = 0; i < pe->rows.n; i++)
+        put_one(exec, &pe->rows.at[i]);
 }
 
 void sqlite_put_submissions(struct load *ld)
@@ -164,8 +214,10 @@ void sqlite_put_submissions(struct load *ld)
             ASSERT(pe != NULL);
             hand_out(exec, pe);
         }
-        exec->tallies_complete = true;
-        exec->counts_lost = le->row.owner == OWNER_ENDED;
+        /* Behind its last call's term nobody calls any more. */
+        exec->counts_lost =
+            le->row.owner == OWNER_ENDED && le->row.lease_until <= ld->ws->now.lease_us;
+        exec->tallies_complete = le->row.owner != OWNER_ENDED || exec->counts_lost;
         past_execution_free(pe);
     }
 }
@@ -206,14 +258,13 @@ static const struct db_sql SQL_SLICE_END = {
     .sqlite = "SELECT count(*), max(key) FROM (SELECT key FROM submissions WHERE key > $1 ORDER BY "
               "key LIMIT $2)",
 };
-/* What stays is what read_past would read. An ended delivery's counts live in the set or nowhere.
- */
+/* What stays is what would be read: of the claim that counts, while somebody owns it. */
 static const struct db_sql SQL_SUBMISSION_SWEEP = {
     .name = "submission_sweep",
     .sqlite = "DELETE FROM submissions WHERE key > $1 AND key <= $2 AND NOT EXISTS (SELECT 1 FROM "
               "executions e"
               " WHERE e.key = submissions.execution_key AND e.claim = submissions.claim AND "
-              "e.owner = 'working'"
+              "e.owner <> 'none'"
               " AND e.status IN " LIVE_EXECUTION_STATUSES ")",
 };
 
@@ -230,12 +281,20 @@ static void on_slice(void *ctx, struct db *db, size_t row)
     slice->end = db_get_int(db, 1);
 }
 
+/* What deliveries that wait have counted stays for as long as they do, so a pass may find nothing:
+ * it may take one moment in PAUSE_FACTOR. */
+enum { PAUSE_FACTOR = 100 };
+
 /* A cursor goes through the table, slice by slice; a pass ends where the table does. */
 bool sqlite_tidy_submissions(struct store_writer *w, bool *more, struct err *e)
 {
     struct slice slice = {0};
+    int64_t began_us = clock_mono_us();
     bool unknown;
 
+    *more = false;
+    if (w->tidy_after == 0 && began_us < w->tidy_not_before)
+        return true;
     db_begin(w->db);
     db_call(w->db, &SQL_SLICE_END, on_slice, &slice);
     db_int(w->db, w->tidy_after);
@@ -253,5 +312,10 @@ bool sqlite_tidy_submissions(struct store_writer *w, bool *more, struct err *e)
     }
     *more = slice.rows == TIDY_ROWS;
     w->tidy_after = *more ? slice.end : 0;
+    w->tidy_busy_us += clock_mono_us() - began_us;
+    if (!*more) {
+        w->tidy_not_before = clock_mono_us() + PAUSE_FACTOR * w->tidy_busy_us;
+        w->tidy_busy_us = 0;
+    }
     return true;
 }

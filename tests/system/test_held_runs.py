@@ -171,6 +171,27 @@ class TestRestart:
         assert later.replay("open", 1)["result"] == "r"
         later.proceed("gated")
 
+    def test_an_ended_delivery_still_asks(
+        self, new_kernel: NewKernel, new_agent: NewAgent, kill: bool
+    ) -> None:
+        """A turn's parallel calls are asked for together, and a repeat gets its first answer."""
+        kernel = new_kernel()
+        run = started(kernel, new_agent, GATE, OPEN)
+        first = run.submit("gated", 1, key="k").expect(200).json
+        kernel.restart(kill=kill)
+        assert run.submit("gated", 1, key="k").expect(200).json == first
+        second = run.submit("gated", 1, key="l").expect(200).json
+        other = run.submit("gated", 2).expect(200).json
+        assert [a["decision"] for a in (first, second, other)] == ["blocked"] * 3
+        assert len({a["step_id"] for a in (first, second, other)}) == 3
+        client = kernel.client()
+        assert client.step(run.id, second["step_id"])["occurrence"] == 1
+        for held in (first, second, other):
+            client.grant(held["approval_id"]).expect(204)
+        later = run.redelivered()
+        ran = [later.proceed("gated", n) for n in (1, 1, 2)]
+        assert ran == [a["step_id"] for a in (first, second, other)]
+
     def test_a_grant_waits_for_an_open_call(
         self, new_kernel: NewKernel, new_agent: NewAgent, kill: bool
     ) -> None:
