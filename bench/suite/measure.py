@@ -11,6 +11,7 @@ from typing import Any
 from suite import bundles
 from suite.world import (
     BUILD,
+    REPOSITORY,
     BenchError,
     Figures,
     FileWatch,
@@ -28,7 +29,7 @@ FIRST_PARKED = 1000  # of mode_parked
 ROUNDS = ("hello", "disk", "kernel")  # interleaved: a machine has slow minutes
 SINGLES = (
     "paced", "wal", "replay", "long", "dispatch", "rest", "idle", "sse", "start", "policy",
-    "beside", "parked", "postgres",
+    "beside", "parked", "postgres", "sandbox",
 )  # fmt: skip
 
 
@@ -57,13 +58,14 @@ class Plan:
     beside_s: float = 5.0
     parked: int = 10_000
     parked_lease_s: int = 25
+    sandbox_rounds: int = 5
 
 
 QUICK = Plan(
     rounds=1, record_s=2.0, warmup_s=0.5, latency_s=1.0, hello_s=1.0, fsync_s=1.0, paced_s=4.0,
     wal_s=4.0, replay_steps=100, long_steps=4000, dispatches=50, idle=2000, readers=2000, starts=5,
     postgres_s=2.0, policy_pairs=2, policy_s=1.0, beside_rounds=1, beside_s=2.0, parked=2000,
-    parked_lease_s=10,
+    parked_lease_s=10, sandbox_rounds=1,
 )  # fmt: skip
 
 
@@ -278,6 +280,15 @@ class Measurements:
                 count=plan.parked, executions=FIRST_PARKED + plan.parked, lease=plan.parked_lease_s,
                 seconds=plan.parked_lease_s + 8, connections=16,
             )  # fmt: skip
+
+    # The SDK
+
+    def sandbox(self) -> Figures:
+        """Under the interpreter that has the SDK."""
+        return run_json([
+            REPOSITORY / ".venv" / "bin" / "python", REPOSITORY / "bench" / "sandbox.py", "--json",
+            "--folder", self.world.folder, "--rounds", str(self.plan.sandbox_rounds),
+        ])  # fmt: skip
 
     # Postgres
 

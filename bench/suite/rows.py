@@ -190,6 +190,17 @@ def _parked_threads(m: Measurements) -> Outcome:
     return Outcome(f"{before} to {after}", after - before)
 
 
+def _snapshot(m: Measurements) -> Outcome:
+    figures = m.figures["sandbox"]
+    none, some, many = (figures[f"snapshot, {count} changed"] for count in (0, 10, 1000))
+    return Outcome(f"{some:.0f} ms (none {none:.0f}, 1000 {many:.0f})", some)
+
+
+def _restore(m: Measurements) -> Outcome:
+    restored, copied = m.figures["sandbox"]["restore"], m.figures["sandbox"]["cp -a"]
+    return Outcome(f"{restored:.0f} ms to {copied:.0f} ms", restored / copied)
+
+
 PROMISES = [
     Promise("step records/s, SQLite FULL, 64 connections", _crowd, "H", 0.15, 0.30, True),
     Promise("records per sync, 64 connections", _per_sync, "", 12, 24, True),
@@ -211,6 +222,8 @@ PROMISES = [
     Promise("threads that parked executions add", _parked_threads, "", 0, None),
     Promise("Postgres, 64 connections, to pgbench", _postgres, "x", 1.0, 2.5, True),
     Promise("WAL file under a steady writer", _wal, "MiB", 64, None),
+    Promise("snapshot of 10,000 files, 10 changed", _snapshot, "ms", 150, 75),
+    Promise("restore of 10,000 files, to cp -a", _restore, "x", 3, 1.5),
 ]
 
 

@@ -23,6 +23,11 @@ def free_port() -> int:
         return s.getsockname()[1]
 
 
+def answers(port: int) -> bool:
+    with socket.socket() as s:
+        return s.connect_ex(("127.0.0.1", port)) == 0
+
+
 def until(condition, seconds=30.0):
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
@@ -33,7 +38,10 @@ def until(condition, seconds=30.0):
 
 
 class World:
-    def __init__(self, folder: pathlib.Path, agent: str = "agent.py", policy: str = "") -> None:
+    def __init__(
+        self, folder: pathlib.Path, agent: str = "agent.py", policy: str = "", helper: str = ""
+    ) -> None:
+        """`helper`: a program that serves the agent `helper` beside the agent `pub`."""
         self.program = str(HERE / agent)
         self.folder, self.port, self.agent_port = folder, free_port(), free_port()
         self.url = f"http://127.0.0.1:{self.port}"
@@ -44,6 +52,9 @@ class World:
         if policy:
             (folder / "policy.yaml").write_text(policy)
             manifest += "    policy_file: policy.yaml\n"
+        helper_port = free_port()
+        if helper:
+            manifest += f"  - id: helper\n    webhook_url: http://127.0.0.1:{helper_port}/webhook\n    secret: s3cret\n"
         (folder / "rebuno.yaml").write_text(manifest)
         self.env = dict(
             os.environ,
@@ -55,6 +66,9 @@ class World:
         self.processes: list[subprocess.Popen] = []
         self.start_kernel()
         self.start_agent()
+        if helper:
+            self.spawn(sys.executable, str(HERE / helper), str(helper_port))
+            until(lambda: answers(helper_port))
 
     def spawn(self, *argv: str) -> subprocess.Popen:
         log = open(self.folder / "log", "ab")
@@ -73,7 +87,7 @@ class World:
 
     def start_agent(self) -> None:
         self.agent = self.spawn(sys.executable, self.program, str(self.agent_port))
-        until(lambda: socket.socket().connect_ex(("127.0.0.1", self.agent_port)) == 0)
+        until(lambda: answers(self.agent_port))
 
     def ready(self) -> bool:
         try:

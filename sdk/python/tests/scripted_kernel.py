@@ -61,6 +61,8 @@ class ScriptedKernel:
     executions: dict[str, dict[str, Any]] = field(default_factory=dict)
     decisions: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     previous: Any = None
+    resources: dict[str, dict[str, Any]] = field(default_factory=dict)  # what is known of a key
+    subagents: int = 0
     calls: list[Call] = field(default_factory=list)
     rules: list[Rule] = field(default_factory=list)
     steps: int = 0
@@ -81,6 +83,14 @@ class ScriptedKernel:
 
     def named(self, name: str) -> list[Call]:
         return [call for call in self.calls if call.name == name]
+
+    def traffic(self) -> list[tuple[str, Any]]:
+        """The calls under the first execution but for the first GET: what each says of what."""
+        return [
+            (call.path.removeprefix("/v0/executions").removeprefix("/e1").strip("/"), call.body)
+            for call in self.calls
+            if call.name != "get"
+        ]
 
     def names(self) -> list[str]:
         return [call.name for call in self.calls]
@@ -129,6 +139,14 @@ class ScriptedKernel:
         if call.name == "get":
             found = self.executions.get(call.path.rsplit("/", 1)[1])
             return JSONResponse(found) if found else error("not_found", 404, "no such execution")
+        if call.name == "resources":
+            return JSONResponse(self._register(call.body))
+        if call.name == "suspend":
+            return JSONResponse({"suspended": True})
+        if call.method == "POST" and call.name == "executions":
+            self.subagents += 1
+            created = {"id": f"sub{self.subagents}", "agent_id": call.body["agent_id"]}
+            return JSONResponse(created, status_code=201)
         if call.name in ("complete", "fail") and "/steps/" in call.path:
             return JSONResponse({"decision": "recorded"})
         return Response(status_code=204)
@@ -138,6 +156,10 @@ class ScriptedKernel:
         queued = self.decisions.get(body["target"])
         decision = queued.pop(0) if queued else {"decision": "proceed"}
         return {"step_id": f"s{self.steps}"} | decision
+
+    def _register(self, body: dict[str, Any]) -> dict[str, Any]:
+        known = {"generation": 1, "count": 0, "registered_seq": 4, "covered": False}
+        return body | known | self.resources.get(body["key"], {})
 
     def app(self) -> Starlette:
         methods = ["GET", "POST", "PUT", "DELETE"]

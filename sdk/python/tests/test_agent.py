@@ -322,6 +322,7 @@ def test_run_serves(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("uvicorn.run", lambda app, **options: served.update(options, app=app))
     agent = Agent("a", secret="s", base_url="http://k")
     agent.run(lambda given: 1, host="127.0.0.1", port=5123)
+    served.pop("log_config")
     assert served == {"app": agent.app, "host": "127.0.0.1", "port": 5123}
 
 

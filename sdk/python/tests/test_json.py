@@ -59,7 +59,7 @@ def test_values(value: Any, text: str) -> None:
         Point,
         {(1, 2): 3},
     ],
-    ids=repr,
+    ids=lambda value: repr(value).split(" at 0x")[0],
 )
 def test_what_is_not_json(value: Any) -> None:
     with pytest.raises(TypeError, match="the thing cannot be JSON"):

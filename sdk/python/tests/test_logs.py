@@ -1,9 +1,11 @@
 """What the log tells of failures that would be silent otherwise, and of exits."""
 
+import logging
 import sys
 from typing import Any
 
 import pytest
+import uvicorn
 from conftest import SECRET, Bench, until
 from scripted_kernel import error
 
@@ -173,3 +175,16 @@ async def test_a_body_that_exits_fails_its_step(bench: Bench, body: Any) -> None
 def test_the_version() -> None:
     assert rebuno.__version__[0].isdigit()
     assert not hasattr(rebuno, "no_such_name")
+
+
+@pytest.mark.parametrize("is_set_up", [False, True])
+def test_a_served_agents_lines_are_shown(monkeypatch: pytest.MonkeyPatch, is_set_up: bool) -> None:
+    """From info up, unless the program has set up logging, which then decides."""
+    served: dict[str, Any] = {}
+    monkeypatch.setattr("uvicorn.run", lambda app, **options: served.update(options))
+    monkeypatch.setattr(logging.getLogger("rebuno"), "hasHandlers", lambda: is_set_up)
+    rebuno.Agent("a", secret="s", base_url="http://k").run(lambda given: 1)
+    loggers = served["log_config"]["loggers"]
+    assert loggers.get("rebuno") == (None if is_set_up else loggers["uvicorn"])
+    assert loggers["uvicorn"]["level"] == "INFO"
+    assert "rebuno" not in uvicorn.config.LOGGING_CONFIG["loggers"]

@@ -344,7 +344,7 @@ async def test_a_graceful_shutdown_lets_a_step_finish(effects: Effects, client: 
 
 
 async def test_the_programs_of_the_readme(kernel_url: str, tmp_path: Path) -> None:
-    agent, client, decide = readme_blocks()
+    agent, client, decide, _ = readme_blocks()
     _, policy = readme_blocks("yaml")
     (tmp_path / "agent.py").write_text(agent.replace("port=5000", 'host="127.0.0.1", port=0'))
     env = {"REBUNO_URL": kernel_url, "REBUNO_AGENT_SECRET": SECRET, "PYTHONUNBUFFERED": "1"}

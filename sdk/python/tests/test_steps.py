@@ -407,7 +407,7 @@ async def test_a_due_capture_of_a_resource_that_is_not_open(bench: Bench) -> Non
             {
                 "key": "ws",
                 "generation": 4,
-                "error": "resource 'ws' was not opened in this dispatch",
+                "error": "resource() was not called in this dispatch",
             }
         ],
     }

@@ -3,8 +3,8 @@
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any, assert_type
 
-from rebuno import Client, execution, tool
-from rebuno.types import Event, Execution, StepDecision
+from rebuno import CheckpointPolicy, Client, execution, resource, subagent, tool
+from rebuno.types import Event, Execution, ForkPoints, StepDecision
 
 
 @tool
@@ -30,7 +30,16 @@ async def calls() -> None:
     assert_type(await execution().begin_llm("m", {}), tuple[str, StepDecision])
 
 
+@tool("ask", resources=("workspace",))
+async def ask(question: str) -> dict[str, str]:
+    handle: str = await resource("ws", driver=object(), checkpoints=CheckpointPolicy(5))
+    answer: dict[str, str] = await subagent("helper", {"question": question, "in": handle})
+    return answer
+
+
 async def clients(client: Client) -> None:
+    assert_type(await client.fork("e", at_seq=3), Execution)
+    assert_type(await client.fork_points("e"), ForkPoints)
     assert_type(await client.create("a"), Execution)
     assert_type(await client.events("e"), list[Event])
     events: AsyncIterator[Event] = client.watch("e")

@@ -15,11 +15,15 @@ from ._agent import Agent
 from ._client import Client
 from ._context import execution, previous
 from ._handler import Result
+from ._models import RebunoTransport, http_client
 from ._refusals import raise_for_refusal
+from ._resources import CheckpointPolicy, resource
+from ._subagents import subagent
 from ._tools import step, tool, wrap_tool
 from .errors import (
     APIError,
     Blocked,
+    CheckpointUnavailable,
     ConflictError,
     ForbiddenError,
     LeaseSuperseded,
@@ -39,6 +43,8 @@ __all__ = [
     "APIError",
     "Agent",
     "Blocked",
+    "CheckpointPolicy",
+    "CheckpointUnavailable",
     "Client",
     "ConflictError",
     "ForbiddenError",
@@ -48,6 +54,7 @@ __all__ = [
     "PolicyError",
     "RateLimited",
     "RebunoError",
+    "RebunoTransport",
     "Result",
     "Terminated",
     "ToolError",
@@ -55,9 +62,12 @@ __all__ = [
     "ValidationError",
     "execution",
     "failure_reason",
+    "http_client",
     "previous",
     "raise_for_refusal",
+    "resource",
     "step",
+    "subagent",
     "tool",
     "types",
     "wrap_tool",

@@ -3,6 +3,7 @@
 
 import asyncio
 import contextlib
+import copy
 import logging
 import math
 import os
@@ -83,7 +84,7 @@ class Agent:
         SIGTERM and SIGINT close the agent as `close` does.
         """
         self.bind(process)
-        uvicorn.run(self.app, host=host, port=port)
+        uvicorn.run(self.app, host=host, port=port, log_config=_log_config())
 
     def bind(self, process: Callable[..., Any]) -> None:
         """Makes `process`, sync or async, the handler. Its signature is its input's schema.
@@ -223,3 +224,14 @@ class Agent:
     def _publish_soon(self) -> None:
         if self._publishing is None or self._publishing.done():
             self._publishing = asyncio.create_task(self.publish_metadata())
+
+
+def _log_config() -> dict[str, Any]:
+    """uvicorn's; this package's lines join them, unless the program has set up logging itself.
+
+    From info up: only the log can name a resource that was created and never recorded.
+    """
+    config = copy.deepcopy(uvicorn.config.LOGGING_CONFIG)
+    if not logger.hasHandlers():
+        config["loggers"][logger.name] = config["loggers"]["uvicorn"]
+    return config

@@ -9,24 +9,33 @@ import asyncio
 import contextlib
 import copy
 import threading
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from ._protocol import Lease, Request
-from ._transport import LASTING, Patience, Wire
+from . import _requests
+from ._protocol import Lease, Request, read_field
+from ._transport import LASTING, Environment, Patience, Wire
+from ._turns import Turn, Turns, current_turn
 from .errors import Blocked, LeaseSuperseded, Terminated
 
 _T = TypeVar("_T")
 
 # The step in whose body the code runs, "" outside of one.
 current_step: ContextVar[str] = ContextVar("rebuno_step", default="")
-# The tasks of the steps in whose bodies the code runs, from the outermost in.
-enclosing_steps: ContextVar[tuple[asyncio.Task[Any], ...]] = ContextVar(
-    "rebuno_enclosing_steps", default=()
-)
 
 _NEIGHBOURS_S = 60.0
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A resource that `resource()` has opened in this delivery, as it was registered."""
+
+    key: str
+    driver: Any
+    handle: Any
+    registration: Request
 
 
 class Attempt:
@@ -39,6 +48,8 @@ class Attempt:
         self.abandoned = False  # superseded or shut down: nothing is reported any more
         self.draining = False  # the agent is closing: nothing new is started
         self.has_open_steps = False  # a body has ended without an outcome: its step is executing
+        self.turns = Turns(self._wake)
+        self.opened: dict[str, Opened] = {}
         self._sealed = False  # suspended, and the handler has ended
         self._wire = wire
         self._loop = asyncio.get_running_loop()
@@ -46,6 +57,9 @@ class Attempt:
         self._tasks: dict[asyncio.Task[Any], asyncio.AbstractEventLoop] = {}
         self._held: set[asyncio.Task[Any]] = set()  # of `_tasks`: met a stop
         self._busy = 0
+        self._waiting: list[asyncio.Future[bool]] = []  # of the calls that wait for subagents
+        self._asking = False  # whether they may be suspended
+        self._is_suspended = False  # they are: the kernel waits for their steps
         self._open_model_calls: set[str] = set()
         self._changed = asyncio.Event()
 
@@ -62,17 +76,85 @@ class Attempt:
         if self.suspension is None:
             self.suspension = reason
 
+    @property
+    def base_url(self) -> str:
+        """The kernel's URL."""
+        return self._wire.base_url
+
+    @property
+    def environment(self) -> Environment:
+        """The clocks and the network that the agent runs on."""
+        return self._wire.environment
+
     async def admit(self) -> None:
         """Returns when a new step may be sent. An agent that is closing starts none.
 
         What a running step's body needs is let through: the step could not finish otherwise.
         """
-        if self.draining and not current_step.get():
-            await self._on_owner(lambda: self._until(lambda: self.abandoned or not self.draining))
-        if self._sealed and self.suspension is not None and not current_step.get():
-            raise copy.copy(self.suspension)
+        if not self.turns.is_inside():
+            if self.draining:
+                await self._on_owner(
+                    lambda: self._until(lambda: self.abandoned or not self.draining)
+                )
+            if self._sealed and self.suspension is not None:
+                raise copy.copy(self.suspension)
         if self.abandoned:
             raise LeaseSuperseded("this delivery was given up; another attempt carries on")
+
+    @contextlib.asynccontextmanager
+    async def turn(self) -> AsyncIterator[Turn]:
+        """Runs the block, the rest of the current task, as a call: admitted, and in its turn."""
+        is_inside = self.turns.is_inside()
+        while True:
+            await self.admit()
+            async with self.turns.take() as turn:
+                closed = self.draining or (self._sealed and self.suspension is not None)
+                if not self.abandoned and (is_inside or not closed):  # things as admitted
+                    with self.busy():
+                        yield turn
+                    return
+
+    async def wait_for_subagent(self, turn: Turn) -> None:
+        """Waits until every call in flight waits like this; then has the execution suspended.
+
+        Raises what suspended it; returns, in its turn again, if every subagent has ended.
+        """
+        if await self._on_owner(lambda: self._wait_for_others(turn)):
+            assert self.suspension is not None
+            turn.is_awaited = self._is_suspended
+            raise copy.copy(self.suspension)
+        await self.turns.hold(turn)
+
+    async def _wait_for_others(self, turn: Turn) -> bool:
+        """Tells whether the execution is suspended. Whoever wakes first asks for all."""
+        mine: asyncio.Future[bool] = self._loop.create_future()
+        self._waiting.append(mine)
+        self.turns.pause(turn)
+        try:
+            while not mine.done():
+                await self._until(
+                    lambda: mine.done() or (not self._asking and self.turns.all_wait())
+                )
+                if not mine.done():
+                    await self._ask_for_all(tuple(self._waiting))
+            return mine.result()
+        finally:
+            self._waiting.remove(mine)
+
+    async def _ask_for_all(self, waiting: tuple["asyncio.Future[bool]", ...]) -> None:
+        self._asking = True
+        try:
+            if self.suspension is None:
+                request = _requests.suspend(self.execution_id, self.lease)
+                if read_field(await self.send(request), "suspended"):
+                    self._is_suspended = True
+                    self.suspend(Blocked("waits for its subagents"))
+            for future in waiting:
+                if not future.done():
+                    future.set_result(self.suspension is not None)
+        finally:
+            self._asking = False
+            self._wake()
 
     def spawn(self, work: Coroutine[Any, Any, _T]) -> asyncio.Task[_T]:
         """Starts a task on the caller's loop that ends with the attempt."""
@@ -133,7 +215,8 @@ class Attempt:
         loop, me = asyncio.get_running_loop(), asyncio.current_task()
         if loop is self._loop or me is None:
             return
-        apart = {me, *enclosing_steps.get()}
+        around = current_turn.get()
+        apart = {me, *(around.tasks() if around else ())}
         self._held.add(me)
         deadline = loop.time() + _NEIGHBOURS_S
         while (left_s := deadline - loop.time()) > 0:

@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from . import _requests
 from ._protocol import EventStream, read
-from ._transport import LASTING, Environment, Wire
+from ._transport import BRIEF, LASTING, Environment, Wire
 from .errors import NetworkError
 from .types import (
     Approval,
@@ -98,7 +98,8 @@ class Client:
             spawned_by=spawned_by,
             on_behalf_of=on_behalf_of,
         )
-        return read(Execution, await self._wire.send(request))
+        patience = LASTING if spawned_by else BRIEF  # an agent asks, that outlives its kernel
+        return read(Execution, await self._wire.send(request, patience))
 
     async def get(self, execution_id: str) -> Execution:
         """Returns an execution as it is now."""

@@ -6,12 +6,13 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from . import _requests
-from ._attempt import Attempt, current_step, enclosing_steps
+from ._attempt import Attempt, current_step
 from ._calls import call
 from ._json import encode
 from ._protocol import read_field
 from ._requests import Outcome, StepCall
 from ._steps import run_step, settle, submit
+from ._turns import current_turn
 from .errors import Blocked, Terminated
 from .types import Execution, ExecutionStatus, StepDecision
 
@@ -184,18 +185,23 @@ def enter(context: ExecutionContext) -> None:
     """Makes `context` the one that the current task, and what it starts, runs in."""
     _current.set(context)
     current_step.set("")
-    enclosing_steps.set(())
+    current_turn.set(None)
 
 
-def current(who: str) -> ExecutionContext:
-    """Returns the context; the RuntimeError outside of one names who needs it."""
+def current(who: str, does: str = "records a step") -> ExecutionContext:
+    """Returns the context; the RuntimeError outside of one names who needs it, and what for."""
     context = _current.get()
     if context is None:
         raise RuntimeError(
-            f"{who} called outside an active execution: it records a step, so it works inside "
+            f"{who} called outside an active execution: it {does}, so it works inside "
             "a handler that an Agent runs, and in what that calls"
         )
     return context
+
+
+def attempt_of(context: ExecutionContext) -> Attempt:
+    """The delivery attempt that the context's code runs under, for this package's own use."""
+    return context._attempt
 
 
 async def previous() -> Any:

@@ -12,6 +12,7 @@ from ._handler import Handler, InputInvalid, Result
 from ._json import encode
 from ._protocol import Delivery, Request, read
 from ._refusals import find_refusal
+from ._resources import capture_on_completion
 from ._steps import too_large
 from ._transport import BRIEF, LASTING, Wire
 from .errors import (
@@ -124,7 +125,11 @@ class Dispatch:
 
     async def _handle(self, arguments: inspect.BoundArguments) -> Request | None:
         try:
-            return self._completion(await self._handler.run(arguments))
+            report = self._completion(await self._handler.run(arguments))
+            if self._attempt.suspension is None:
+                with self._attempt.busy():
+                    await capture_on_completion(self._attempt)
+            return report
         except asyncio.CancelledError as exc:
             if self._attempt.abandoned or self.task.cancelling():
                 raise

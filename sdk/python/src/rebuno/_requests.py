@@ -125,6 +125,31 @@ def release(execution_id: str, lease: Lease) -> Request:
     return _post(path, headers=lease.headers(), repeatable=True)
 
 
+def suspend(execution_id: str, lease: Lease) -> Request:
+    """Asks to wait for subagents without a process; once it was granted, a repeat is, too."""
+    path = _execution(execution_id, "suspend")
+    return _post(path, headers=lease.headers(), repeatable=True)
+
+
+def register_resource(execution_id: str, lease: Lease, registration: Mapping[str, Any]) -> Request:
+    """Registers a resource; a repeat reads its state."""
+    fields = {name: encode(value, f"the resource's {name}") for name, value in registration.items()}
+    path = _execution(execution_id, "resources")
+    return _post(path, fields, headers=lease.headers(), repeatable=True)
+
+
+def bind_resource(execution_id: str, lease: Lease, key: str, binding: str) -> Request:
+    """Records how the live resource is found; the same again changes nothing."""
+    path = _execution(execution_id, "resources", _segment(key), "binding")
+    return _post(path, {"binding": binding}, headers=lease.headers(), repeatable=True)
+
+
+def checkpoint_resources(execution_id: str, lease: Lease, captured: Captures) -> Request:
+    """Reports captures made outside a step; made again they would cover the same events."""
+    path = _execution(execution_id, "resources", "checkpoints")
+    return _post(path, captured.fields(), headers=lease.headers(), repeatable=True)
+
+
 def complete(execution_id: str, lease: Lease, output: str, state: str | None) -> Request:
     """Ends the execution with an output and, for the session's next turn, a state."""
     fields = {"output": output} | ({} if state is None else {"state": state})
@@ -169,12 +194,17 @@ def get_step(execution_id: str, step_id: str) -> Request:
 def create_execution(
     agent_id: str, input: Any, *, idempotency_key: str = "", **fields: Any
 ) -> Request:
-    """Starts an execution; with an idempotency key a repeat finds the one that is there."""
+    """Starts an execution.
+
+    With an idempotency key, or for a step that it is to settle, a repeat finds the one that is
+    there.
+    """
+    is_known = bool(idempotency_key or fields.get("spawned_by"))
     body = _given(agent_id=agent_id)
     if input is not None:
         body["input"] = encode(input, "input")
     body |= _given(idempotency_key=idempotency_key, **fields)
-    return _post("/v0/executions", body, repeatable=bool(idempotency_key))
+    return _post("/v0/executions", body, repeatable=is_known)
 
 
 def list_executions(**filters: Any) -> Request:

@@ -12,14 +12,15 @@ import uuid
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-import anyio
-
 from . import _requests
-from ._attempt import Attempt, current_step, enclosing_steps
+from ._attempt import Attempt, current_step
+from ._calls import see_through
+from ._captures import capture, dispatch_is_over
 from ._json import decode, encode
 from ._protocol import read
 from ._refusals import find_refusal, raise_as
 from ._requests import Captures, Outcome, StepCall
+from ._turns import Turn
 from .errors import (
     APIError,
     Blocked,
@@ -41,6 +42,8 @@ async def submit(attempt: Attempt, call: StepCall) -> StepDecision:
     """Submits a step; returns a decision to proceed or to replay, raises any other."""
     request = _requests.submit_step(attempt.execution_id, attempt.lease, call, uuid.uuid4().hex)
     decision = read(StepDecision, await attempt.send(request))
+    if decision.resources:
+        attempt.turns.serial = True
     refusal = _refusal(decision, call)
     if isinstance(refusal, Blocked | Terminated):
         attempt.suspend(refusal)
@@ -114,25 +117,7 @@ async def run_step(attempt: Attempt, call: StepCall, body: Body) -> Any:
     """
     step = _Step(attempt, call, body)
     task = attempt.spawn(step.run())
-    try:
-        await asyncio.wait({task})
-    except asyncio.CancelledError:
-        step.interrupt(task)
-        await _see_through(step, task)
-        raise
-    return task.result()
-
-
-async def _see_through(step: "_Step", task: asyncio.Task[Any]) -> None:
-    """Waits for the step whatever else cancels the caller, so that its outcome is reported."""
-    with anyio.CancelScope(shield=True):  # anyio would cancel again at each turn of the loop
-        while not task.done():
-            try:
-                await asyncio.wait({task})
-            except asyncio.CancelledError:
-                step.interrupt(task)
-    if not task.cancelled():
-        task.exception()  # the caller's cancellation goes on; this one has been reported
+    return await see_through(task, lambda: step.interrupt(task))
 
 
 class _Step:
@@ -142,6 +127,7 @@ class _Step:
         self._attempt = attempt
         self._call = call
         self._body = body
+        self._turn: Turn | None = None
         self._submitted = False
         self._cancelled = False
         self._settled = False
@@ -149,31 +135,45 @@ class _Step:
 
     async def run(self) -> Any:
         """The step's life. It runs in a task of its own, apart from the caller's."""
-        await self._attempt.admit()
         try:
-            return await self._live()
+            async with self._attempt.turn() as self._turn:
+                return await self._live()
         except Blocked:
             await self._attempt.until_neighbours_end()
             raise
 
     async def _live(self) -> Any:
-        with self._attempt.busy():
-            self._submitted = True
-            decision = await submit(self._attempt, self._call)
-            if decision.decision == "replay":
-                return replayed(decision, self._call.target)
-            try:
-                return await self._perform(decision)
-            finally:
-                self._attempt.has_open_steps |= not self._settled
+        self._submitted = True
+        decision = await submit(self._attempt, self._call)
+        if decision.decision == "replay":
+            return replayed(decision, self._call.target)
+        try:
+            value = await self._perform(decision)
+        except ToolError:
+            if self._held().recorded is None:
+                raise
+        finally:
+            is_open = not self._settled and not self._held().is_awaited
+            self._attempt.has_open_steps |= is_open
+        if (recorded := self._held().recorded) is None:
+            return value
+        return replayed(recorded, self._call.target)  # a replay has nothing but that, either
+
+    def _held(self) -> Turn:
+        assert self._turn is not None  # what asks has been let in
+        return self._turn
 
     def interrupt(self, task: asyncio.Task[Any]) -> None:
         """The caller was cancelled: by its handler (a timeout, a neighbour that failed).
 
         Nothing sent: the step never was. Otherwise the body is cancelled and the step fails;
-        but once the execution is suspended the cancellation is only a framework tidying up
-        beside the call that waits, and the body runs to its end.
+        what is due is captured and reported all the same. But once the execution is suspended
+        the cancellation is only a framework tidying up beside the call that waits: a body runs
+        to its end, and a call whose turn has yet to come is asked for, as it would have been
+        side by side.
         """
+        if self._attempt.suspension is not None and not self._attempt.draining:
+            return
         if not self._submitted:
             task.cancel()
         elif self._attempt.suspension is None:
@@ -189,8 +189,7 @@ class _Step:
         try:
             value = await self._run_body(step_id)
         except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if self._attempt.abandoned or (task is not None and task.cancelling()):
+            if dispatch_is_over(self._attempt):
                 raise  # the dispatch, not the handler: the step stays executing
             await self._report_failure(decision, "cancelled")
             raise
@@ -207,8 +206,6 @@ class _Step:
     async def _run_body(self, step_id: str) -> Any:
         context = contextvars.copy_context()
         context.run(current_step.set, step_id)
-        if (task := asyncio.current_task()) is not None:
-            context.run(enclosing_steps.set, (*enclosing_steps.get(), task))
 
         async def body() -> Any:
             try:
@@ -272,13 +269,5 @@ class _Step:
 
     async def _capture(self, decision: StepDecision) -> Captures:
         """Captures what is due, after the body and before the report."""
-        failures = tuple(
-            {
-                "key": resource.key,
-                "generation": resource.generation,
-                "error": f"resource {resource.key!r} was not opened in this dispatch",
-            }
-            for resource in decision.resources
-            if resource.due
-        )
-        return Captures(failures=failures)
+        await self._attempt.turns.hold(self._held())  # a body that waited gave its turn away
+        return await capture(self._attempt, [one for one in decision.resources if one.due])

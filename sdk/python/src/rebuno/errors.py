@@ -122,6 +122,10 @@ class Blocked(RebunoError):
         super().__init__(message)
 
 
+class CheckpointUnavailable(RebunoError):
+    """A driver's word for a checkpoint that is expired or gone; it fails the execution."""
+
+
 class Terminated(RebunoError):
     """Control flow: the execution has already ended. Let it end the handler."""
 
