@@ -1,0 +1,85 @@
+"""The guides can be followed: their agents are served, their commands print what they show."""
+
+import re
+from typing import Any
+
+import pytest
+
+from harness import Attempt, BearerClient, FakeAgent
+from harness.documents import code, read, source
+from harness.guide import Followed, files, transcripts
+
+GUIDES = {
+    "docs/sessions.md": ["agent.py"],
+    "docs/forks.md": ["agent.py"],
+    "docs/subagents.md": ["editor.py", "researcher.py"],
+    "docs/resources.md": ["agent.py"],
+    "docs/sandbox.md": ["agent.py"],
+}
+
+
+@pytest.mark.parametrize("path", GUIDES)
+def test_it_can_be_followed(path: str, followed: Followed) -> None:
+    document = read(path)
+    followed(document, *GUIDES[path]).follow()
+
+
+def test_every_file_is_used() -> None:
+    for path, programs in GUIDES.items():
+        document = read(path)
+        said = "".join(block.text for block in transcripts(document))
+        names = [name for name in files(document) if name != "try.py"]  # test_sandbox_guide.py
+        unused = [name for name in names if name not in programs and name not in said]
+        assert not unused, f"{path}: {unused}"
+
+
+# What docs/resources.md counts up
+
+
+def test_every_refusal_of_a_capture_is_named() -> None:
+    body = re.search(r"static struct str refusal\(.*?\n}", source("kernel/resource.c"), re.DOTALL)
+    assert body is not None
+    reasons = re.findall(r'STR\("(\w+)"\)', body[0])
+    assert len(reasons) == 5
+    rows = read("docs/resources.md").rows("Captures", "`error`")
+    assert [code(row.cells[0]) for row in rows[:-1]] == reasons  # the first that applies
+
+
+def test_the_bounds_are_the_rules() -> None:
+    header = source("kernel/resource.h")
+    bounds = [eval(value) for value in re.findall(r"\b[A-Z_]+_MAX = ([\d *]+),", header)]
+    rows = read("docs/resources.md").rows("Bounds", "of")
+    shown = [int(re.match(r"\d+", row.cells[1])[0]) for row in rows]  # type: ignore[index]
+    shown = [n * 1024 if "KiB" in row.cells[1] else n for n, row in zip(shown, rows, strict=True)]
+    assert sorted(shown) == sorted(bounds)
+
+
+# What docs/sessions.md says of turns, branches and forks
+
+
+def test_what_a_turn_takes_over(client: BearerClient, agent: FakeAgent, session: str) -> None:
+    def turn(**fields: Any) -> Attempt:
+        return agent.take_attempt(client.create(agent.id, **fields)["id"])
+
+    first = turn(session=session)
+    first.register("disk").expect(200)
+    first.bind("disk", {"at": 1}).expect(204)
+    first.complete(1, state={"turn": 1}).expect(204)
+    second = turn(session=session)
+    assert second.register("disk").expect(200).json["binding"] == {"at": 1}
+    second.complete(2, state={"turn": 2}).expect(204)
+    branch = turn(parent_execution_id=first.id)
+    assert branch.previous().json == {"state": {"turn": 1}}
+    assert "binding" not in branch.register("disk").expect(200).json
+    branch.complete().expect(204)
+
+    # A fork of the first turn, and the turn after the fork.
+    forked = client.fork(first.id, 6, session=f"{session}-again")
+    fork = agent.take_attempt(forked["id"])
+    assert "binding" not in fork.register("disk").expect(200).json
+    fork.bind("disk", {"at": 2}).expect(204)
+    fork.complete(3, state={"turn": "forked"}).expect(204)
+    after = turn(session=f"{session}-again")
+    assert after.previous().json == {"state": {"turn": "forked"}}
+    assert after.register("disk").expect(200).json["binding"] == {"at": 2}
+    after.complete().expect(204)
