@@ -1,95 +1,117 @@
-"""The agent of script/demo: it ships an order in five steps. Each effect is one line in a file, so that it can be counted.
+# SPDX-License-Identifier: Apache-2.0
+"""A coding agent: a loop around a model, with four tools that work in a sandbox on this machine.
 
-The second step charges a card, and policy.yaml has a person look at it first.
+Nothing in it is about crashes or forks. `http_client` records what the model answers and `tool` what the tools did;
+`resource` finds the sandbox again, and makes a fork one of its own.
 """
 
 import asyncio
+import inspect
+import json
 import os
-import sys
+from pathlib import Path
 
-from rebuno import Agent, execution, tool
+from rebuno import Agent, CheckpointPolicy, ToolError, http_client, raise_for_refusal, resource, tool
+from rebuno.sandbox.local import LocalSandbox, SandboxError
 
-EFFECTS = os.environ["DEMO_EFFECTS"]
-ran_here: set[str] = set()  # steps whose body ran in this process; any other result came from the record
-
-
-def happen(effect: str) -> None:
-    step_id = execution().step_id
-    ran_here.add(step_id)
-    with open(EFFECTS, "a", encoding="utf-8") as f:
-        f.write(f"{effect}\n")
-        f.flush()
-        os.fsync(f.fileno())
+REPOSITORY = os.environ["REPOSITORY"]  # a bare one, on this machine
+PROMPT = """\
+You are a coding agent. A Git repository is checked out in your workspace. Do what you are asked for, run the tests with
+`python3 -m unittest`, and when they pass open a pull request. Then say in a sentence what you did."""
 
 
-@tool
-async def reserve_stock(item: str, pieces: int) -> str:
-    happen(f"reserve_stock {item} x{pieces}")
-    await asyncio.sleep(0.3)
-    return f"{pieces} of {item} reserved"
+async def process(task: str) -> dict:
+    workspace = await resource(
+        "workspace",
+        driver=LocalSandbox(REPOSITORY, env={"PYTHONDONTWRITEBYTECODE": "1"}),
+        checkpoints=CheckpointPolicy(every_steps=1),
+    )
+
+    @tool("shell", resources=["workspace"])
+    async def shell(command: str) -> str:
+        """Run a shell command in the repository; returns its exit code and output."""
+        result = await workspace.shell(command, timeout=60)
+        return f"exit code {result.exit_code}\n{result.output}"[-8000:]
+
+    @tool("read_file")
+    async def read_file(path: str) -> str:
+        """Return a file's contents. The path is relative to the repository."""
+        return await workspace.read_file(path)
+
+    @tool("write_file", resources=["workspace"])
+    async def write_file(path: str, content: str) -> str:
+        """Replace a file's contents, or create it. The path is relative to the repository."""
+        await workspace.write_file(path, content)
+        return f"wrote {path}"
+
+    @tool("open_pr", idempotency="at_most_once", resources=["workspace"])
+    async def open_pr(title: str, body: str) -> str:
+        """Commit everything, push the branch, and open a pull request from it."""
+        await workspace.write_file(".git/MESSAGE", f"{title}\n\n{body}\n")
+        committed = await workspace.shell("git add -A && git commit -q -F .git/MESSAGE")
+        if committed.exit_code != 0:
+            raise SandboxError(f"nothing was committed: {committed.output}")
+        commit = await workspace.push()
+        return await asyncio.to_thread(write_down, commit, workspace.branch, title, body)
+
+    return {"answer": await converse(task, [shell, read_file, write_file, open_pr])}
 
 
-@tool(idempotency="at_most_once")
-async def charge_card(customer: str, cents: int) -> str:
-    happen(f"charge_card {customer} {cents}")
-    await asyncio.sleep(0.3)
-    return "receipt-1"
+def write_down(commit: str, branch: str, title: str, body: str) -> str:
+    """There is no server here: a pull request is a file of the bare repository."""
+    path = Path(REPOSITORY, "pulls", f"{commit}.json")
+    path.parent.mkdir(exist_ok=True)
+    record = {"commit": commit, "branch": branch, "title": title, "body": body}
+    path.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+    return f"opened a pull request from {branch}"
 
 
-@tool
-async def release_stock(item: str, pieces: int) -> str:
-    happen(f"release_stock {item} x{pieces}")
-    await asyncio.sleep(0.3)
-    return f"{pieces} of {item} released"
+async def converse(task: str, tools: list) -> str:
+    """Asks the model and does what it says, until it calls no more tools."""
+    by_name = {one.__name__: one for one in tools}
+    messages = [{"role": "system", "content": PROMPT}, {"role": "user", "content": task}]
+    request = {"model": os.environ["LLM_MODEL"], "messages": messages, "tools": [described(one) for one in tools]}
+    async with http_client(
+        base_url=os.environ.get("OPENAI_BASE_URL") or "https://api.openai.com/v1",
+        headers={"Authorization": f"Bearer {os.environ.get('OPENAI_API_KEY') or 'none'}"},
+        timeout=120,
+    ) as model:
+        while True:
+            answer = await model.post("chat/completions", json=request)
+            if answer.is_error:
+                error = RuntimeError(f"the model answered {answer.status_code}: {answer.text}")
+                raise_for_refusal(error)  # the kernel's own answer, if it is that
+                raise error
+            said = answer.json()["choices"][0]["message"]
+            calls = said.get("tool_calls") or []
+            if not calls:
+                return said["content"] or ""
+            messages.append({"role": "assistant", "content": said.get("content"), "tool_calls": calls})
+            for call in calls:
+                result = await use(by_name, call["function"])
+                messages.append({"role": "tool", "tool_call_id": call["id"], "content": result})
 
 
-@tool
-async def print_label(address: str) -> str:
-    happen(f"print_label {address}")
-    await asyncio.sleep(0.3)
-    return "label-1"
+async def use(tools: dict, call: dict) -> str:
+    """Does what the model wants. What goes wrong is for it to read."""
+    try:
+        function, args = tools[call["name"]], json.loads(call["arguments"])
+        inspect.signature(function).bind(**args)
+    except (KeyError, TypeError, ValueError) as exc:
+        return f"this call is wrong: {exc!r}"
+    try:
+        return await function(**args)
+    except ToolError as exc:
+        return f"failed: {exc}"
 
 
-@tool(idempotency="at_most_once")
-async def book_courier(label: str) -> str:
-    happen(f"book_courier {label}")
-    await asyncio.sleep(2.0)
-    return "pickup-1"
-
-
-@tool
-async def send_mail(to: str, text: str) -> str:
-    happen(f"send_mail {to}")
-    await asyncio.sleep(0.3)
-    return "sent"
-
-
-async def call(body, *args) -> str:
-    """Runs a tool and says whether its result came from the record."""
-    before = len(ran_here)
-    result = await body(*args)
-    if result.startswith(f"{body.__name__} not allowed"):
-        return result
-    if len(ran_here) == before:
-        print(f"replayed {body.__name__} -> {result}", flush=True)
-    else:
-        await asyncio.sleep(0.4)  # a moment in which nothing runs, for the demo to strike in
-    return result
-
-
-async def process(order: str, customer: str) -> dict:
-    print(f"started attempt {execution().dispatch_attempt}", flush=True)
-    await call(reserve_stock, order, 2)
-    receipt = await call(charge_card, customer, 4200)
-    if receipt.startswith("charge_card not allowed"):  # what a model would read when a person has said no
-        print(receipt, flush=True)
-        await call(release_stock, order, 2)
-        return {"refused": receipt}
-    label = await call(print_label, "1 Main Street")
-    pickup = await call(book_courier, label)
-    await call(send_mail, customer, f"your {order} is on its way: {pickup}, {receipt}")
-    return {"receipt": receipt, "label": label, "pickup": pickup}
+def described(function) -> dict:
+    """A tool as the model sees it; all arguments here are texts."""
+    names = list(inspect.signature(function).parameters)
+    schema = {"type": "object", "properties": {name: {"type": "string"} for name in names}, "required": names}
+    about = {"name": function.__name__, "description": inspect.getdoc(function), "parameters": schema}
+    return {"type": "function", "function": about}
 
 
 if __name__ == "__main__":
-    Agent("shop").run(process, host="127.0.0.1", port=int(sys.argv[1]))
+    Agent("coder").run(process, host="127.0.0.1", port=int(os.environ.get("PORT", "5000")))

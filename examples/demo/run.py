@@ -1,261 +1,198 @@
-"""What script/demo runs: an order waits for a person, and is shipped while its agent and then its kernel are killed with SIGKILL.
+# SPDX-License-Identifier: Apache-2.0
+"""A coding agent is killed, waits for a person, finishes, and is forked from the middle under a stricter policy.
 
-Ends with a count of the effects, and exits 1 unless each happened exactly once. When the viewer refuses the charge, the
-agent puts the goods back instead, and nobody is killed.
+Ends with a summary that is read from the logs, and exits 1 if anything in it is not as promised.
 """
 
+import argparse
 import asyncio
-import collections
 import contextlib
+import json
 import os
 import pathlib
-import shlex
-import shutil
 import signal
-import socket
-import subprocess
 import sys
 import tempfile
-import time
 
-import rebuno
+import facts
+import show
+import summary
+from facts import Log
+from follow import Follower, Striker, whole_log
 from rebuno import Client
+from rebuno.types import Event, Execution
+from stage import Stage
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-HERE = pathlib.Path(__file__).resolve().parent
-KERNEL = os.environ.get("REBUNO_BIN", str(ROOT / "build" / "rebuno"))
-SECRET = "demo-secret"
-SHIPPED = ["reserve_stock", "charge_card", "print_label", "book_courier", "send_mail"]
-REFUSED = ["reserve_stock", "release_stock"]
-VIEWER = sys.stdin.isatty() and sys.stdout.isatty()
-COLOUR = sys.stdout.isatty() and "NO_COLOR" not in os.environ
-started = time.monotonic()
+TASK = "One of the tests fails. Make the tests pass."
 
 
-def paint(code: str, text: str) -> str:
-    return f"\x1b[{code}m{text}\x1b[0m" if COLOUR else text
+async def work(stage: Stage, client: Client) -> Striker:
+    """Act one: the agent does its job, whatever happens to it."""
+    show.head("1. An agent fixes a failing test, and is killed on the way")
+    model = "a script on this machine, so no account is needed" if stage.model else stage.env["LLM_MODEL"]
+    show.tell(
+        "A small repository has a test that fails. The agent (examples/demo/agent.py) works on it in a sandbox of its "
+        f"own; the model is {model}. Every answer of the model and every tool call is recorded as a step before the "
+        "next one begins, and the sandbox is captured whenever it may have changed."
+    )
+    print()
+    created = await client.create("coder", {"task": TASK})
+    show.line("run", f"{created.id[:18]}: {TASK}", show.BOLD)
+    striker = Striker(stage, client, created.id)
+    run = await striker.follow()
+    show_end(run)
+    return striker
 
 
-def say(who: str, text: str, code: str = "0") -> None:
-    print(f"{time.monotonic() - started:6.2f}s  {who:<7} {paint(code, text)}", flush=True)
-
-
-def free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
-
-
-class Demo:
-    def __init__(self, folder: pathlib.Path) -> None:
-        self.folder = folder
-        self.effects = folder / "effects.txt"
-        self.effects.touch()
-        self.kernel_port, self.agent_port = free_port(), free_port()
-        self.url = f"http://127.0.0.1:{self.kernel_port}"
-        self.kernel: subprocess.Popen | None = None
-        self.agent: subprocess.Popen | None = None
-        self.tails: list[asyncio.Task] = []
-        (folder / "rebuno.yaml").write_text(
-            "agents:\n"
-            "  - id: shop\n"
-            f"    webhook_url: http://127.0.0.1:{self.agent_port}/webhook\n"
-            "    secret: ${REBUNO_AGENT_SECRET}\n"
-            "    policy_file: policy.yaml\n"
-        )
-        shutil.copy(HERE / "policy.yaml", folder)
-        self.env = dict(
-            os.environ,
-            REBUNO_URL=self.url,
-            REBUNO_AGENT_SECRET=SECRET,
-            REBUNO_DISPATCH_LEASE_TIMEOUT="2s",  # so that nobody waits two minutes for the dead agent's lease
-            DEMO_EFFECTS=str(self.effects),
-        )
-
-    def start_kernel(self) -> None:
-        with open(self.folder / "kernel.log", "ab") as log:
-            self.kernel = subprocess.Popen(
-                [KERNEL, "dev", "--config", "rebuno.yaml", "--listen-addr", f"127.0.0.1:{self.kernel_port}"],
-                cwd=self.folder, env=self.env, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-            )
-
-    def start_agent(self) -> None:
-        log = open(self.folder / "agent.log", "ab")
-        self.agent = subprocess.Popen(
-            [sys.executable, str(HERE / "agent.py"), str(self.agent_port)],
-            env=self.env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log,
-        )
-        log.close()
-        self.tails.append(asyncio.create_task(self.tail(self.agent)))
-
-    async def tail(self, process: subprocess.Popen) -> None:
-        """Shows what the agent says of itself."""
-        while line := await asyncio.to_thread(process.stdout.readline):
-            text = line.decode().rstrip()
-            if text.startswith("INFO:"):  # the web server's own lines
-                continue
-            say("agent", text, "36" if text.startswith("replayed") else "0")
-
-    async def ready(self, name: str, process: subprocess.Popen, port: int) -> None:
-        """Returns when the port is listened on."""
-        deadline = time.monotonic() + 20
-        while True:
-            with contextlib.suppress(OSError):
-                _, writer = await asyncio.open_connection("127.0.0.1", port)
-                writer.close()
-                return
-            if process.poll() is not None or time.monotonic() > deadline:
-                raise SystemExit((self.folder / f"{name}.log").read_text() + f"\nthe {name} did not start")
-            await asyncio.sleep(0.02)
-
-    async def kernel_ready(self) -> None:
-        await self.ready("kernel", self.kernel, self.kernel_port)
-
-    def kill(self, process: subprocess.Popen) -> None:
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-
-    def rebuno(self, *words: str) -> None:
-        """Runs a command as the viewer would."""
-        say("demo", f"$ rebuno {shlex.join(words)}", "1")
-        subprocess.run([KERNEL, *words], env=self.env, stdin=subprocess.DEVNULL)
-
-    def stop(self) -> None:
-        for process in (self.agent, self.kernel):
-            if process is not None and process.poll() is None:
-                process.terminate()
-        for process in (self.agent, self.kernel):
-            if process is not None:
-                try:
-                    process.wait(15)
-                except subprocess.TimeoutExpired:
-                    self.kill(process)
-
-
-async def read_line() -> str:
-    """A line from the terminal; while it is waited for, the demo goes on."""
-    loop = asyncio.get_running_loop()
-    line: asyncio.Future[str] = loop.create_future()
-    loop.add_reader(sys.stdin, lambda: line.done() or line.set_result(sys.stdin.readline()))
-    try:
-        return await line
-    finally:
-        loop.remove_reader(sys.stdin)
-
-
-async def decide(demo: Demo, approval_id: str) -> None:
-    """Shows what is asked for; the viewer decides, or the demo when nobody sits at the terminal."""
-    say("demo", "its next step needs a person: the agent has stopped, and nothing runs, waits or is leased meanwhile", "33;1")
-    short = approval_id[:18]
-    demo.rebuno("approval", "get", short)
-    answer = ""
-    while VIEWER and answer not in ("g", "grant", "d", "deny"):
-        print(paint("33;1", "grant or deny? [g/d] "), end="", flush=True)
-        line = await read_line()
-        if not line:  # the terminal is gone
-            break
-        answer = line.strip().lower()
-    if answer in ("d", "deny"):
-        demo.rebuno("approval", "deny", short, "--by", "viewer", "--reason", "not today")
-    elif answer:
-        demo.rebuno("approval", "grant", short, "--by", "viewer")
+def show_end(run: Execution) -> None:
+    if run.status == "completed":
+        show.note("run", f"completed: {run.output['answer']}", show.BOLD)
     else:
-        say("demo", "nobody sits at this terminal, so the demo grants it by itself", "33;1")
-        demo.rebuno("approval", "grant", short, "--by", "demo")
+        show.note("run", f"{run.status}: {run.failure_reason}", show.RED)
 
 
-def show(event: rebuno.types.Event) -> None:
-    p = event.payload
-    detail = p.get("target") or (f"attempt {p['attempt']}" if "attempt" in p else p.get("status", ""))
-    code = {"execution": "1", "dispatch": "90"}.get(event.type.split(".")[0], "0")
-    say(f"#{event.event_seq}", f"{event.type:<22} {detail}", code)
+def folder_of(events: list[Event]) -> pathlib.Path:
+    """Where a run's sandbox is: its binding says so."""
+    bound = Log(events).find("resource.bound")
+    return pathlib.Path(bound.payload["binding"]["path"]) if bound else pathlib.Path()
 
 
-class Strikes:
-    """Kills the agent and the kernel, each once, where it hurts."""
-
-    def __init__(self, demo: Demo) -> None:
-        self.demo = demo
-        self.left = {"charge_card": self.kill_agent, "book_courier": self.kill_kernel}
-
-    async def at(self, event: rebuno.types.Event) -> None:
-        target = event.payload.get("target")
-        moment = {"charge_card": "step.succeeded", "book_courier": "step.executing"}.get(target)
-        if event.type == moment and target in self.left:
-            await self.left.pop(target)()
-
-    async def kill_agent(self) -> None:
-        say("demo", "kill -9 of the agent, between two steps; a new one starts", "31;1")
-        self.demo.kill(self.demo.agent)
-        self.demo.start_agent()
-        say("demo", "its lease (2 s here) has to run out; then the kernel delivers the run again", "90")
-
-    async def kill_kernel(self) -> None:
-        say("demo", "kill -9 of the kernel, in the middle of a step; a new one starts", "31;1")
-        self.demo.kill(self.demo.kernel)
-        self.demo.start_kernel()
-        await self.demo.kernel_ready()
-        say("demo", "the kernel is back; the agent has not noticed", "31;1")
+async def compare(stage: Stage, left: str, right: str) -> str:
+    """`diff -r` of two folders of the stage, without what Git keeps for itself."""
+    show.command("diff", "-ru", "-x", ".git", left, right)
+    code, text = await stage.output("diff", "-ru", "-x", ".git", left, right)
+    show.difference(text if code else "(the same)")
+    return text
 
 
-async def follow(demo: Demo, client: Client, execution_id: str) -> rebuno.types.Execution:
-    """Shows the log as it grows, asks the person, and strikes on the way."""
-    seq, strikes, deciding = 0, Strikes(demo), None
-    while True:
+async def differing(stage: Stage, execution_id: str) -> list[dict]:
+    """The steps of a run that the stricter policy would decide otherwise."""
+    words = ("policy", "test", "strict.yaml", "--execution", execution_id, "--agent-id", "coder")
+    show.command("rebuno", *words[:4], execution_id[:18], *words[5:])
+    _, text = await stage.ask(*words, "--json")
+    results = json.loads(text)["results"]
+    found = [result for result in results if not result["pass"]]
+    show.tell(f"{len(found)} of {len(results)} steps would have been decided otherwise:")
+    for one in found:
+        about = one["args"].get("path") or one["args"].get("command") or one["args"].get("title") or ""
+        decisions = f"{one['expect']} -> {one['decision']}, rule {one['rule_id']}"
+        show.tell(f"{one['target']} {show.fit(about, 30)}: {decisions}", show.RED)
+    return found
+
+
+async def go_back(stage: Stage, client: Client, first: Striker) -> Follower | None:
+    """Act two: the same run from a moment in the middle, under a stricter policy."""
+    show.head("2. Back to a moment in the middle, under a stricter policy")
+    (stage.folder / "first-run").symlink_to(folder_of(first.events))
+    show.tell("What has the agent changed?")
+    text = await compare(stage, "seed", "first-run")
+    if stage.model and "tests/" in text:
+        show.tell(
+            "The tests pass because it made the test agree with the bug. Would a stricter policy have stopped that?"
+        )
+    found = await differing(stage, first.id)
+    if not found:
+        show.tell("The stricter policy changes nothing about this run, so there is nothing to go back for.")
+        return None
+    first.events = await whole_log(client, first.id)  # what is to be the same afterwards
+    step_id = found[0]["step_id"]
+    at = next(e.event_seq for e in first.events if e.payload.get("step_id") == step_id) - 1
+    show.tell(
+        f"So back to event #{at}, just before the first of them. The fork gets a sandbox as it was then; what had been "
+        "recorded by then replays, and nothing is asked, run or paid again."
+    )
+    words = ("exec", "fork", first.id[:18], "--at", str(at), "--policy", "strict.yaml")
+    show.command("rebuno", *words)
+    if await stage.show(*words) != 0:
+        raise SystemExit("the run could not be forked")
+    print()
+    runs = (await client.list(agent_id="coder")).executions
+    fork = next(run for run in runs if run.forked_from == first.id)
+    follower = Follower(stage, client, fork.id)
+    run = await follower.follow()
+    show_end(run)
+    return follower
+
+
+async def show_both(stage: Stage, client: Client, first: Follower, fork: Follower) -> str:
+    """Act three: the two logs, and the two sandboxes. Returns how the sandboxes differ."""
+    show.head("3. Two runs, side by side")
+    left, right = [facts.rows(Log(one.events), await client.list_steps(one.id)) for one in (first, fork)]
+    log = Log(fork.events)
+    refused = next((effect.name for effect in log.live if effect.is_denied), None)
+    turn = f"At {refused} the policy said no; the model read why, and went another way." if refused else ""
+    show.tell(f"The fork begins with {len(log.copied)} steps of the first run. {turn}")
+    show.tell("= the same step    | the same, with another outcome    the rest is each run's own")
+    print()
+    show.columns(f"first run {first.id[:18]}", f"fork {fork.id[:18]}", facts.side_by_side(left, right))
+    show.command("rebuno", "exec", "diff", first.id[:18], fork.id[:18])
+    _, text = await stage.ask("exec", "diff", first.id, fork.id)
+    show.tell(f"... {text.strip().splitlines()[-1]}")
+    (stage.folder / "fork").symlink_to(folder_of(fork.events))
+    return await compare(stage, "first-run", "fork")
+
+
+async def play(folder: pathlib.Path) -> int:
+    async with Stage(folder) as stage, stage.client() as client:
+        first = await work(stage, client)
+        fork = await go_back(stage, client, first) if first.has_completed else None
+        differs = await show_both(stage, client, first, fork) if fork is not None else ""
+        show.head("What the logs say")
+        good = summary.of_first(stage, first) and first.has_completed
+        if fork is not None:
+            good &= await summary.of_fork(client, first, fork, differs) and fork.has_completed
+        good &= await summary.of_counts(stage, first, fork)
+    print()
+    end = 'All of it held. Now yours: README.md, "Five minutes".' if good else "Not all of it held."
+    show.tell(end, show.GREEN if good else show.RED)
+    return 0 if good else 1
+
+
+async def play_in(keep: pathlib.Path | None) -> int:
+    """Ctrl-C, SIGTERM or a closed terminal end the demo in order; a second one does not disturb that."""
+    told: list[int] = []
+    this = asyncio.current_task()
+
+    def stop(number: int) -> None:
+        if not told:
+            told.append(number)
+            this.cancel()
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        asyncio.get_running_loop().add_signal_handler(number, stop, number)
+    try:
+        if keep is not None:
+            return await play(keep)
+        with tempfile.TemporaryDirectory(prefix="rebuno-demo-") as folder:
+            return await play(pathlib.Path(folder))
+    except asyncio.CancelledError:
+        if not told:
+            raise
+        with contextlib.suppress(OSError):
+            print(f"\nstopped; its processes are ended{'' if keep else ', its files removed'}", flush=True)
+        return 128 + told[0]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="script/demo", description=__doc__.split("\n", 1)[0])
+    parser.add_argument("--keep", type=pathlib.Path, metavar="FOLDER", help="keep what is made in a new folder")
+    keep = parser.parse_args().keep
+    if keep is not None:
+        keep = keep.absolute()
         try:
-            events = await client.events(execution_id, after_seq=seq)
-            if not events and (run := await client.get(execution_id)).status in ("completed", "failed", "cancelled"):
-                return run
-        except rebuno.NetworkError:
-            events = []
-        for event in events:
-            seq = event.event_seq
-            show(event)
-            if event.type == "approval.expired":
-                deciding.cancel()
-                say("demo", "nobody decided in time, which is a refusal", "33;1")
-            await strikes.at(event)
-        if (asked := [e for e in events if e.type == "approval.requested"]) and deciding is None:
-            deciding = asyncio.create_task(decide(demo, asked[0].payload["approval_id"]))
-        if deciding is not None and deciding.done() and not deciding.cancelled():
-            deciding.result()  # what failed in it
-        await asyncio.sleep(0.05)
-
-
-def count(demo: Demo, shipped: bool) -> bool:
-    """The effects, from the file they went to: did each happen once, and no other?"""
-    wanted = SHIPPED if shipped else REFUSED
-    seen = collections.Counter(line.split()[0] for line in demo.effects.read_text().splitlines())
-    print("\neffects, counted in the file they were written to:")
-    for name in [*wanted, *sorted(set(seen) - set(wanted))]:
-        ok = seen[name] == 1 and name in wanted
-        print(f"  {name:<15} {seen[name]}  {paint('32', 'once') if ok else paint('31', 'WRONG')}")
-    if not shipped:
-        print(f"  {'charge_card':<15} 0  refused")
-    return seen == collections.Counter(wanted)
-
-
-async def main() -> int:
-    with tempfile.TemporaryDirectory(prefix="rebuno-demo-") as folder:
-        demo = Demo(pathlib.Path(folder))
-        try:
-            demo.start_kernel()
-            await demo.kernel_ready()
-            demo.start_agent()
-            await demo.ready("agent", demo.agent, demo.agent_port)
-            say("demo", f"a kernel at {demo.url} and an agent that ships orders", "1")
-            async with Client(demo.url) as client:
-                created = await client.create("shop", {"order": "teapot", "customer": "ada@example.com"})
-                say("demo", f"execution {created.id}", "1")
-                async with asyncio.timeout(200 if VIEWER else 60):
-                    run = await follow(demo, client, created.id)
-            say("demo", f"{run.status}: {run.output or run.failure_reason}", "1")
-            ok = count(demo, "refused" not in (run.output or {})) and run.status == "completed"
-        finally:
-            demo.stop()
-    print(paint("32;1", "every effect happened once; now yours: README.md, \"Five minutes\"") if ok else paint("31;1", "something happened twice or not at all"))
-    return 0 if ok else 1
+            keep.mkdir(parents=True)
+        except OSError as exc:
+            parser.error(f"--keep: {exc}")
+    code = asyncio.run(play_in(keep))
+    if keep is not None:
+        show.tell(f"All files are in {keep}. To look at the runs:")
+        show.command("build/rebuno", "dev", "--db", str(keep / "rebuno.db"))
+    return code
 
 
 if __name__ == "__main__":
-    sys.exit(asyncio.run(main()))
+    try:
+        sys.exit(main())
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is flushed at exit
+        sys.exit(1)
