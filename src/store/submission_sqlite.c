@@ -281,8 +281,8 @@ static void on_slice(void *ctx, struct db *db, size_t row)
     slice->end = db_get_int(db, 1);
 }
 
-/* What deliveries that wait have counted stays for as long as they do, so a pass may find nothing:
- * it may take one moment in PAUSE_FACTOR. */
+/* What deliveries that wait have counted stays for as long as they do, so a long pass may find
+ * nothing: it may take one moment in PAUSE_FACTOR. */
 enum { PAUSE_FACTOR = 100 };
 
 /* A cursor goes through the table, slice by slice; a pass ends where the table does. */
@@ -311,11 +311,12 @@ bool sqlite_tidy_submissions(struct store_writer *w, bool *more, struct err *e)
         return false;
     }
     *more = slice.rows == TIDY_ROWS;
-    w->tidy_after = *more ? slice.end : 0;
     w->tidy_busy_us += clock_mono_us() - began_us;
     if (!*more) {
-        w->tidy_not_before = clock_mono_us() + PAUSE_FACTOR * w->tidy_busy_us;
+        if (w->tidy_after > 0) /* it took several slices */
+            w->tidy_not_before = clock_mono_us() + PAUSE_FACTOR * w->tidy_busy_us;
         w->tidy_busy_us = 0;
     }
+    w->tidy_after = *more ? slice.end : 0;
     return true;
 }

@@ -98,6 +98,70 @@ void memory_resources_load(struct memory_store *m, struct working_set *ws)
     }
 }
 
+/* ---- sessions ---- */
+
+static bool in_session(const struct memory_execution *x, struct str name)
+{
+    return x->session != NULL && str_eq(str_of(x->session), name);
+}
+
+/* All executions are in the order of their ids, which is that of their creation. */
+static void load_session(struct memory_store *m, struct working_set *ws, struct str name)
+{
+    struct session row = {.name = name};
+
+    for (size_t i = 0; i < m->all.n; i++) {
+        const struct memory_execution *x = m->all.at[i];
+
+        if (!in_session(x, name))
+            continue;
+        row.used = true;
+        if (x->status == EXECUTION_RUNNING || x->status == EXECUTION_BLOCKED)
+            row.holder = x->id;
+        if (x->status == EXECUTION_PENDING && uuid_is_nil(&row.waiter))
+            row.waiter = x->id;
+    }
+    ws_put_session(ws, &row);
+}
+
+static void load_parent(struct memory_store *m, struct working_set *ws,
+                        const struct parent_ref *ref)
+{
+    struct uuid parent = {{0}};
+
+    for (size_t i = 0; i < m->all.n; i++)
+        if (in_session(m->all.at[i], ref->session) &&
+            str_eq(str_of(m->all.at[i]->agent_id), ref->agent_id) &&
+            m->all.at[i]->status == EXECUTION_COMPLETED)
+            parent = m->all.at[i]->id;
+    ws_put_parent(ws, ref->session, ref->agent_id, &parent);
+}
+
+static void load_session_tokens(struct memory_store *m, struct working_set *ws,
+                                const struct uuid *id)
+{
+    const struct memory_execution *own = memory_execution(m, id);
+    int64_t sum = 0;
+
+    for (size_t i = 0; i < m->all.n; i++)
+        if (own->session != NULL && m->all.at[i] != own &&
+            in_session(m->all.at[i], str_of(own->session)))
+            sum += m->all.at[i]->tokens;
+    ws_put_session_tokens(ws, ws_execution(ws, id), sum);
+}
+
+void memory_sessions_load(struct memory_store *m, struct working_set *ws)
+{
+    const struct need *need = &ws->need;
+
+    for (size_t i = 0; i < need->sessions.n; i++)
+        load_session(m, ws, need->sessions.at[i]);
+    for (size_t i = 0; i < need->parents.n; i++)
+        load_parent(m, ws, &need->parents.at[i]);
+    for (size_t i = 0; i < need->session_tokens.n; i++)
+        load_session_tokens(m, ws, &need->session_tokens.at[i]);
+}
+
 /* ---- apply ---- */
 
 static void apply_execution(struct memory_store *m, const struct execution *exec)

@@ -24,7 +24,7 @@ static struct str hash_str(const struct hash *h)
 
 void memory_store_init(struct memory_store *m, bool leases_in_set)
 {
-    *m = (struct memory_store){.leases_in_set = leases_in_set, .next_key = 1};
+    *m = (struct memory_store){.leases_in_set = leases_in_set, .next_key = 1, .next_execution = 1};
     m->wall_us = INT64_C(1800000000000000);
     m->mono_us = m->set_since = INT64_C(5000000);
 }
@@ -35,6 +35,16 @@ static void agent_free(struct agent *agent)
     free((void *)(uintptr_t)agent->webhook_url.p);
     free((void *)(uintptr_t)agent->secret.p);
     free(agent);
+}
+
+void memory_step_free(struct memory_step *step)
+{
+    free(step->target);
+    free(step->result);
+    free(step->error);
+    free(step->rule_id);
+    free(step->affects);
+    free(step);
 }
 
 void memory_store_free(struct memory_store *m)
@@ -56,16 +66,9 @@ void memory_store_free(struct memory_store *m)
         memory_resources_free(x);
         free(x);
     }
-    for (size_t i = 0; i < m->all_steps.n; i++) {
-        struct memory_step *s = m->all_steps.at[i];
-
-        free(s->target);
-        free(s->result);
-        free(s->error);
-        free(s->rule_id);
-        free(s->affects);
-        free(s);
-    }
+    for (size_t i = 0; i < m->all_steps.n; i++)
+        memory_step_free(m->all_steps.at[i]);
+    memory_forks_free(m);
     for (size_t i = 0; i < m->approvals.n; i++) {
         struct memory_approval *a = m->approvals.at[i];
 
@@ -147,7 +150,7 @@ static void load_execution(struct memory_store *m, struct working_set *ws, const
     }
     if (ws_execution(ws, id) != NULL)
         return;
-    row.key = 1;
+    row.key = x->key;
     row.id = x->id;
     row.agent_id = str_of(x->agent_id);
     row.session = str_of(x->session);
@@ -201,6 +204,7 @@ static void load_step(struct memory_store *m, struct working_set *ws, const stru
     row.claim = s->claim;
     row.affects = str_of(s->affects);
     row.subagent = s->subagent;
+    row.usage = s->usage;
     row.result = arena_str(&ws->arena, str_of(s->result));
     row.error = arena_str(&ws->arena, str_of(s->error));
     row.rule_id = arena_str(&ws->arena, str_of(s->rule_id));
@@ -326,68 +330,6 @@ static void load_gates(struct memory_store *m, struct working_set *ws)
     }
 }
 
-static bool in_session(const struct memory_execution *x, struct str name)
-{
-    return x->session != NULL && str_eq(str_of(x->session), name);
-}
-
-/* All executions are in the order of their ids, which is that of their creation. */
-static void load_session(struct memory_store *m, struct working_set *ws, struct str name)
-{
-    struct session row = {.name = name};
-
-    for (size_t i = 0; i < m->all.n; i++) {
-        const struct memory_execution *x = m->all.at[i];
-
-        if (!in_session(x, name))
-            continue;
-        row.used = true;
-        if (x->status == EXECUTION_RUNNING || x->status == EXECUTION_BLOCKED)
-            row.holder = x->id;
-        if (x->status == EXECUTION_PENDING && uuid_is_nil(&row.waiter))
-            row.waiter = x->id;
-    }
-    ws_put_session(ws, &row);
-}
-
-static void load_parent(struct memory_store *m, struct working_set *ws,
-                        const struct parent_ref *ref)
-{
-    struct uuid parent = {{0}};
-
-    for (size_t i = 0; i < m->all.n; i++)
-        if (in_session(m->all.at[i], ref->session) &&
-            str_eq(str_of(m->all.at[i]->agent_id), ref->agent_id) &&
-            m->all.at[i]->status == EXECUTION_COMPLETED)
-            parent = m->all.at[i]->id;
-    ws_put_parent(ws, ref->session, ref->agent_id, &parent);
-}
-
-static void load_session_tokens(struct memory_store *m, struct working_set *ws,
-                                const struct uuid *id)
-{
-    const struct memory_execution *own = memory_execution(m, id);
-    int64_t sum = 0;
-
-    for (size_t i = 0; i < m->all.n; i++)
-        if (own->session != NULL && m->all.at[i] != own &&
-            in_session(m->all.at[i], str_of(own->session)))
-            sum += m->all.at[i]->tokens;
-    ws_put_session_tokens(ws, ws_execution(ws, id), sum);
-}
-
-static void load_sessions(struct memory_store *m, struct working_set *ws)
-{
-    const struct need *need = &ws->need;
-
-    for (size_t i = 0; i < need->sessions.n; i++)
-        load_session(m, ws, need->sessions.at[i]);
-    for (size_t i = 0; i < need->parents.n; i++)
-        load_parent(m, ws, &need->parents.at[i]);
-    for (size_t i = 0; i < need->session_tokens.n; i++)
-        load_session_tokens(m, ws, &need->session_tokens.at[i]);
-}
-
 void memory_store_load(struct memory_store *m, struct working_set *ws)
 {
     struct need *need = &ws->need;
@@ -421,8 +363,9 @@ void memory_store_load(struct memory_store *m, struct working_set *ws)
     for (size_t i = 0; i < need->dispatches.n; i++)
         load_dispatch(m, ws, &need->dispatches.at[i]);
     load_gates(m, ws);
-    load_sessions(m, ws);
+    memory_sessions_load(m, ws);
     memory_resources_load(m, ws);
+    memory_forks_load(m, ws);
     ws_clear_needs(ws);
     buf_free(&key);
 }
@@ -453,13 +396,16 @@ static void apply_agent(struct memory_store *m, const struct agent *agent)
     map_put(&m->agents, row->id, row);
 }
 
-static void apply_execution(struct memory_store *m, const struct execution *exec)
+static void apply_execution(struct memory_store *m, struct execution *exec)
 {
     struct memory_execution *x = memory_execution(m, &exec->id);
     struct buf key = {0};
 
     if (x == NULL) {
         x = xzalloc(sizeof(*x));
+        if (exec->key == 0) /* a fork brings that of its pin */
+            exec->key = m->next_execution++;
+        x->key = exec->key;
         x->id = exec->id;
         x->agent_id = xstrdup(exec->agent_id);
         x->session = text(exec->session);
@@ -516,6 +462,7 @@ static void apply_step(struct memory_store *m, struct step *step)
     s->started_at = step->started_at;
     s->completed_at = step->completed_at;
     s->subagent = step->subagent;
+    s->usage = step->usage;
     free(s->affects);
     s->affects = text(step->affects);
     if (str_present(step->rule_id)) {
@@ -602,13 +549,15 @@ void memory_store_apply(struct memory_store *m, struct working_set *ws)
     for (size_t i = 0; i < c->transitions.n; i++) {
         const struct transition *t = c->transitions.at[i];
         struct memory_execution *x = memory_execution(m, &t->execution->id);
-        struct memory_event_row row = {t->first_seq, t->count, xmalloc(t->body.n), t->body.n};
+        struct memory_event_row row = {t->first_seq, t->count, t->occurred_at, xmalloc(t->body.n),
+                                       t->body.n};
 
         memcpy(row.body, t->body.p, t->body.n);
         ADD(x->events, row);
         x->last_seq = t->first_seq + t->count - 1;
     }
     memory_resources_apply(m, ws);
+    memory_forks_apply(m, ws);
     for (size_t i = 0; i < c->submissions.n; i++) {
         struct memory_execution *x = memory_execution(m, &c->submissions.at[i].execution->id);
         struct submission row = c->submissions.at[i];

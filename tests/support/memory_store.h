@@ -7,7 +7,7 @@
 #include "kernel/working_set.h"
 
 struct memory_event_row {
-    int64_t first_seq, count;
+    int64_t first_seq, count, occurred_at;
     char *body;
     size_t n;
 };
@@ -18,6 +18,7 @@ struct memory_checkpoint {
 };
 
 struct memory_execution {
+    int64_t key;
     struct uuid id;
     char *agent_id, *session; /* session NULL: none */
     struct uuid parent;
@@ -55,7 +56,16 @@ struct memory_step {
     enum idempotency idempotency;
     char *result, *error, *rule_id, *affects; /* NULL: none */
     struct uuid subagent;
+    struct usage usage;
     int64_t created_at, started_at, completed_at;
+    int64_t payload_key; /* of the row that its result and error were copied from; 0: its own */
+};
+
+/* Rows under a key that no execution has yet. */
+struct memory_slice {
+    int64_t key;
+    LIST(struct memory_step *) steps;
+    LIST(struct memory_event_row) events;
 };
 
 struct memory_approval {
@@ -76,17 +86,24 @@ struct memory_store {
     bool leases_in_set; /* like SQLite: leases are not stored, counts are complete */
     int64_t wall_us, mono_us;
     int64_t set_since; /* when the working set was last empty: what it remembers of leases */
-    int64_t next_key;
+    int64_t next_key, next_execution; /* of steps and approvals; of executions and pins */
     struct map executions, steps, request_keys, agents, buckets;
     LIST(struct memory_execution *) all;
     LIST(struct memory_step *) all_steps;
     LIST(struct memory_approval *) approvals;
+    LIST(struct fork_pin) pins;
+    LIST(struct memory_slice) slices; /* of the forks that are being copied */
 };
 
-/* memory_resources.c's part of the functions below. */
+/* The part of memory_resources.c and memory_forks.c in the functions below. */
 void memory_resources_load(struct memory_store *m, struct working_set *ws);
 void memory_resources_apply(struct memory_store *m, struct working_set *ws);
 void memory_resources_free(struct memory_execution *x);
+void memory_sessions_load(struct memory_store *m, struct working_set *ws);
+void memory_forks_load(struct memory_store *m, struct working_set *ws);
+void memory_forks_apply(struct memory_store *m, struct working_set *ws);
+void memory_forks_free(struct memory_store *m);
+void memory_step_free(struct memory_step *step);
 
 void memory_store_init(struct memory_store *m, bool leases_in_set);
 void memory_store_free(struct memory_store *m);
@@ -97,5 +114,8 @@ void memory_store_apply(struct memory_store *m, struct working_set *ws);
 struct memory_execution *memory_execution(struct memory_store *m, const struct uuid *id);
 struct memory_step *memory_step(struct memory_store *m, const struct hash *id);
 struct memory_approval *memory_approval(struct memory_store *m, const struct uuid *id);
+const struct fork_pin *memory_pin(const struct memory_store *m, const struct uuid *fork_id);
+/* NULL: nothing lies under this key that nobody sees. */
+const struct memory_slice *memory_slice(const struct memory_store *m, int64_t key);
 
 #endif

@@ -13,6 +13,12 @@ const struct sim_call PALETTE[CALLS] = {
     {KIND_TOOL_CALL, "pay", "{}", AT_MOST_ONCE},
 };
 
+const struct sim_resource RESOURCES[KEYS] = {
+    {"ws", "d", NULL, false},
+    {"db", "e", "{\"a\":1}", true},
+    {"a.b", "f", "[1]", false},
+};
+
 /* ---- agents ---- */
 
 static struct command agent_command(struct sim *s, const struct handler *h, enum command_type type)
@@ -50,7 +56,7 @@ static struct command agent_command(struct sim *s, const struct handler *h, enum
 bool run_one(struct sim *s, struct command *cmd)
 {
     struct command cancel = {.type = COMMAND_CANCEL}, beat = {.type = COMMAND_RECLAIM};
-    struct command *group[3] = {cmd};
+    struct command *group[4] = {cmd};
     size_t n = 1;
     bool cancels = chance(s, 1), sweeps = chance(s, 10);
     int victim = (int)roll(s, (uint64_t)s->n);
@@ -58,6 +64,9 @@ bool run_one(struct sim *s, struct command *cmd)
 
     cancel.in.cancel.execution_id = s->x[victim].id;
     beat.in.reclaim = s->x[victim].id;
+    if (s->beside != NULL)
+        group[n++] = s->beside;
+    s->beside = NULL;
     if (cancels)
         group[n++] =
             &cancel; /* after the command: it must not disturb what the shadow expects of it */
@@ -66,12 +75,15 @@ bool run_one(struct sim *s, struct command *cmd)
     ok = run_group(s, group, n, chance(s, 4));
     if (ok && cancels && cancel.verdict == VERDICT_DONE)
         s->x[victim].ended = true;
-    if (ok && sweeps && beat.verdict == VERDICT_DONE && beat.out.reclaimed)
+    s->reclaimed = -1;
+    if (ok && sweeps && beat.verdict == VERDICT_DONE && beat.out.reclaimed) {
         s->x[victim].owned = false;
+        s->reclaimed = victim;
+    }
     return ok;
 }
 
-static void called(struct sim *s, struct handler *h, const struct command *cmd)
+void called(struct sim *s, struct handler *h, const struct command *cmd)
 {
     struct shadow *sh = &s->x[h->x];
 
@@ -100,9 +112,6 @@ static void handler_effect(struct sim *s, const struct handler *h, const struct 
     fx->at_most_once |= PALETTE[call].idempotency == AT_MOST_ONCE;
     fx->count++;
     GUARANTEE(s, !fx->at_most_once || fx->count == 1, "an at_most_once effect ran twice");
-    /* A step that a person granted was there before: it is no retry. */
-    if (PALETTE[call].idempotency == AT_MOST_ONCE && step->rule_id == NULL)
-        check_not_indeterminate(s, step);
 }
 
 static void fill_submission(struct sim *s, struct handler *h, int slot, int call,
@@ -152,37 +161,104 @@ static void submitted(struct sim *s, struct handler *h, int slot, int call,
     h->counts[call]++;
     if (a->decision == DECISION_PROCEED) {
         handler_effect(s, h, &a->step_id, call);
-        h->wants_effect[slot] = true;
+        h->waits[slot] = spawns(s, h, slot);
         return;
     }
     h->settled[slot] = true;
     if (a->decision == DECISION_BLOCKED) {
-        GUARANTEE(s, a->has_approval, "blocked without an approval");
+        const struct log_step *step = log_step(&s->x[h->x], &a->step_id);
+
+        GUARANTEE(s, a->has_approval || (step != NULL && step->child >= 0),
+                  "blocked, and neither by an approval nor by a subagent");
         h->stopping = true;
         return;
     }
     GUARANTEE(s, a->decision == DECISION_REPLAY || a->decision == DECISION_DENIED,
               "an unexpected decision");
-    if (a->decision == DECISION_REPLAY && str_present(a->result))
-        GUARANTEE(s, str_eq(a->result, STR("{\"ok\": 1}")), "a replay with another result");
+    if (a->decision == DECISION_REPLAY)
+        check_replay(s, a);
+}
+
+/* A key that is not registered, in what a new or unfinished step declares. */
+static bool refused_rightly(struct sim *s, const struct handler *h, int slot,
+                            const struct command *cmd, bool replay)
+{
+    const struct step_answer *a = &cmd->out.step;
+
+    if (cmd->verdict == VERDICT_REFUSED && cmd->err.code == ERR_VALIDATION) {
+        GUARANTEE(s, !replay, "a replay was refused for what it declares");
+        return true;
+    }
+    if (cmd->verdict == VERDICT_REFUSED)
+        return false;
+    GUARANTEE(s,
+              h->retry == slot || (a->decision != DECISION_PROCEED &&
+                                   (a->decision != DECISION_BLOCKED || !a->has_approval)),
+              "a step that declares what is not registered");
+    return false;
+}
+
+/* It was told to proceed under this lease before: then this is the first answer again. */
+static bool told_before(struct sim *s, const struct handler *h, int slot)
+{
+    const struct log_step *step = log_step(&s->x[h->x], &h->step[slot]);
+
+    return h->retry == slot && step != NULL && step->was_told &&
+           uuid_eq(&step->told.dispatch_id, &h->lease.dispatch_id) &&
+           step->told.attempt == h->lease.attempt;
+}
+
+static size_t declare(struct sim *s, struct handler *h, int slot, bool unknown, struct str *keys)
+{
+    int call = s->x[h->x].program.call[h->block][slot];
+    size_t n = 0;
+
+    if (h->retry != slot) /* the same request again, otherwise */
+        h->declared[slot] = pick_declared(s, h, call);
+    for (int k = 0; k < KEYS; k++)
+        if (h->declared[slot] >> k & 1)
+            keys[n++] = str_of(RESOURCES[k].key);
+    if (unknown)
+        keys[n++] = STR("nope");
+    return n;
 }
 
 static void handler_submit(struct sim *s, struct handler *h, int slot)
 {
     int call = s->x[h->x].program.call[h->block][slot];
     struct command cmd = agent_command(s, h, COMMAND_SUBMIT);
+    bool unknown = chance(s, 2), repeat, is_new, replay;
+    const struct log_step *step;
+    struct str keys[KEYS + 1];
 
     fill_submission(s, h, slot, call, &cmd);
+    log_read(s, h->x);
+    repeat = told_before(s, h, slot);
+    step = log_step(&s->x[h->x], &h->step[slot]);
+    is_new = step == NULL;
+    replay = !is_new && step_status_is_terminal((enum step_status)step->status);
+    cmd.in.submit.resources = keys;
+    cmd.in.submit.n_resources = declare(s, h, slot, unknown, keys);
     if (!run_one(s, &cmd)) {
         h->retry = slot; /* an SDK repeats it with the same key */
         if (chance(s, 30))
             h->alive = false;
         return;
     }
+    log_read(s, h->x);
     check_owner(s, &s->x[h->x], &h->lease, &cmd);
+    if (unknown && refused_rightly(s, h, slot, &cmd, replay))
+        return;
     called(s, h, &cmd);
     if (cmd.verdict == VERDICT_REFUSED)
         return;
+    if (cmd.out.step.decision == DECISION_PROCEED)
+        check_told(s, h, slot, &cmd.out.step, repeat);
+    if (is_new && PALETTE[call].idempotency == AT_MOST_ONCE &&
+        (cmd.out.step.decision == DECISION_PROCEED || cmd.out.step.has_approval))
+        check_not_indeterminate(s, memory_step(&s->m, &cmd.out.step.step_id));
+    if (is_new && cmd.out.step.has_approval)
+        check_held(s, &s->x[h->x], memory_step(&s->m, &cmd.out.step.step_id));
     GUARANTEE(s, !s->x[h->x].over || cmd.out.step.decision != DECISION_PROCEED || h->retry == slot,
               "something started under a delivery that had ended");
     s->x[h->x].over |= cmd.out.step.decision == DECISION_BLOCKED;
@@ -196,18 +272,113 @@ static void handler_submit(struct sim *s, struct handler *h, int slot)
     submitted(s, h, slot, call, &cmd);
 }
 
-static void handler_settle(struct sim *s, struct handler *h, int slot)
+/* Another call of the block, whose request arrives together with an outcome, and whose answer is
+ * lost: it is asked again. */
+struct together {
+    int slot; /* -1: none */
+    struct command cmd;
+    struct str keys[KEYS + 1];
+};
+
+static void put_together(struct sim *s, struct handler *h, struct together *t)
+{
+    const struct program *p = &s->x[h->x].program;
+
+    t->slot = -1;
+    for (int i = 0; i < p->size[h->block] && h->retry < 0 && !h->stopping; i++)
+        if (!h->submitted[i] && !h->settled[i])
+            t->slot = i;
+    if (t->slot < 0 || !chance(s, 25)) {
+        t->slot = -1;
+        return;
+    }
+    t->cmd = agent_command(s, h, COMMAND_SUBMIT);
+    fill_submission(s, h, t->slot, p->call[h->block][t->slot], &t->cmd);
+    t->cmd.in.submit.resources = t->keys;
+    t->cmd.in.submit.n_resources = declare(s, h, t->slot, false, t->keys);
+    s->beside = &t->cmd;
+}
+
+/* `ok`: they were committed. */
+static void take_together(struct sim *s, struct handler *h, struct together *t, bool ok)
+{
+    struct shadow *sh = &s->x[h->x];
+    const struct step_answer *a = &t->cmd.out.step;
+    struct log_step *step;
+
+    if (t->slot < 0)
+        return;
+    h->retry = t->slot;
+    if (!ok)
+        return;
+    log_read(s, h->x);
+    check_owner(s, sh, &h->lease, &t->cmd);
+    called(s, h, &t->cmd);
+    if (t->cmd.verdict != VERDICT_DONE)
+        return;
+    sh->over |= a->decision == DECISION_BLOCKED;
+    step = a->decision == DECISION_PROCEED ? log_step(sh, &a->step_id) : NULL;
+    if (step == NULL)
+        return;
+    step->was_told = true;
+    step->told = h->lease;
+}
+
+/* It is the first event behind `before`, perhaps behind an ack. */
+static bool is_outcome(const struct log *log, int64_t before, const struct hash *step)
+{
+    int64_t at = before;
+
+    if (at < (int64_t)log->events.n && log->events.at[at].type == EVENT_DISPATCH_ACKED)
+        at++;
+    return at < (int64_t)log->events.n && log->events.at[at].has_step &&
+           hash_eq(&log->events.at[at].step, step) &&
+           (log->events.at[at].type == EVENT_STEP_SUCCEEDED ||
+            log->events.at[at].type == EVENT_STEP_FAILED);
+}
+
+/* Behind its own outcome, what it captured; nothing else. */
+static void check_recorded(struct sim *s, int x, const struct hash *step, const struct report *r,
+                           int64_t before)
+{
+    const struct log *log = &s->x[x].log;
+    int64_t at = before + (log->events.at[before].type == EVENT_DISPATCH_ACKED);
+
+    GUARANTEE(s, is_outcome(log, before, step), "an outcome that is not in the log");
+    check_report(s, x, r, at + 1, at + 1);
+}
+
+void handler_settle(struct sim *s, struct handler *h, int slot)
 {
     struct command cmd = agent_command(s, h, COMMAND_SETTLE);
+    struct together other;
+    struct report report;
+    int64_t before;
+    bool ok;
 
+    log_read(s, h->x);
+    before = (int64_t)s->x[h->x].log.events.n;
+    fill_report(s, h, slot, &h->step[slot], &report);
     cmd.in.settle.step_id = h->step[slot];
     cmd.in.settle.failed = roll(s, 10) == 0;
     cmd.in.settle.value =
         cmd.in.settle.failed ? STR("{\n\"message\":\t\"no\"}") : STR("{\"ok\": 1}");
-    if (!run_one(s, &cmd))
+    cmd.in.settle.usage = (struct usage){(int64_t)roll(s, 9), (int64_t)roll(s, 3) - 1};
+    cmd.in.settle.report = (struct capture_report){report.captures, report.n_captures,
+                                                   report.failures, report.n_failures};
+    put_together(s, h, &other);
+    ok = run_one(s, &cmd);
+    take_together(s, h, &other, ok);
+    if (!ok)
         return;
+    log_read(s, h->x);
     check_owner(s, &s->x[h->x], &h->lease, &cmd);
     called(s, h, &cmd);
+    if (cmd.verdict == VERDICT_DONE && cmd.out.step.decision == DECISION_RECORDED &&
+        (other.slot < 0 || is_outcome(&s->x[h->x].log, before, &h->step[slot])))
+        check_recorded(s, h->x, &h->step[slot], &report, before);
+    if (cmd.verdict == VERDICT_DONE && cmd.out.step.decision == DECISION_REPLAY)
+        check_replay(s, &cmd.out.step);
     if (cmd.verdict == VERDICT_DONE &&
         !chance(s, 10)) /* else lost: it will report again, and find it recorded */
         h->settled[slot] = true;
@@ -217,12 +388,16 @@ static void handler_settle(struct sim *s, struct handler *h, int slot)
 
 static void handler_finish(struct sim *s, struct handler *h)
 {
-    struct command cmd = agent_command(s, h, COMMAND_FINISH);
+    struct command cmd = agent_command(s, h, COMMAND_FINISH), admit = {.type = COMMAND_ADMIT};
     struct shadow *sh = &s->x[h->x];
+    const char *session = memory_execution(&s->m, &sh->id)->session;
 
     cmd.in.finish.failed = roll(s, 12) == 0;
     cmd.in.finish.error = STR("agent_error: \"quoted\"\n");
-    cmd.in.finish.output = STR("{\"answer\":\n42}");
+    cmd.in.finish.output = roll(s, 4) == 0 ? STR_NONE : STR("{\"answer\":\n42}");
+    admit.in.admit = str_of(session);
+    if (session != NULL && chance(s, 25)) /* the next turn may start in the same group */
+        s->beside = &admit;
     if (!run_one(s, &cmd))
         return;
     check_owner(s, sh, &h->lease, &cmd);
@@ -250,25 +425,64 @@ static void handler_lease_call(struct sim *s, struct handler *h, enum command_ty
     }
 }
 
-void handler_turn(struct sim *s, struct handler *h)
+/* Calls of its block that are not done; of one that stops, those that run. */
+static int open_slots(struct sim *s, const struct handler *h, int *open, int *waiting)
 {
-    const struct program *p = &s->x[h->x].program;
-    int open[BLOCK_MAX], n = 0, size;
+    int size = s->x[h->x].program.size[h->block], n = 0;
 
+    *waiting = 0;
+    for (int i = 0; i < size; i++) {
+        if (h->settled[i] || (h->stopping && !h->submitted[i] && roll(s, 3) != 0))
+            continue;
+        open[n++] = i;
+        *waiting += h->submitted[i] && h->waits[i];
+    }
+    return n;
+}
+
+static void next_block(struct handler *h)
+{
+    h->block++;
+    memset(h->submitted, 0, sizeof(h->submitted));
+    memset(h->settled, 0, sizeof(h->settled));
+    memset(h->waits, 0, sizeof(h->waits));
+}
+
+/* True: it did something else than its program. */
+static bool distracted(struct sim *s, struct handler *h)
+{
     if (s->m.mono_us < h->stalled_until && !s->calm)
-        return;
+        return true;
     if (chance(s, 4)) {
         h->alive = false; /* killed */
-        return;
+        return true;
     }
     if (chance(s, 6)) {
         h->stalled_until = s->m.mono_us + (int64_t)roll(s, 400) * US_PER_S;
-        return;
+        return true;
     }
     if (chance(s, 5)) {
         handler_lease_call(s, h, chance(s, 30) ? COMMAND_RELEASE : COMMAND_HEARTBEAT);
-        return;
+        return true;
     }
+    if (chance(s, 1)) {
+        handler_suspend(s, h);
+        return true;
+    }
+    if (s->x[h->x].program.keys != 0 && roll(s, 4) == 0) {
+        handler_resources(s, h);
+        return true;
+    }
+    return false;
+}
+
+void handler_turn(struct sim *s, struct handler *h)
+{
+    const struct program *p = &s->x[h->x].program;
+    int open[BLOCK_MAX], n, waiting;
+
+    if (distracted(s, h))
+        return;
     if (h->block == p->blocks || (h->stopping && chance(s, 3))) { /* or it swallows its stop */
         handler_finish(s, h);
         return;
@@ -277,23 +491,24 @@ void handler_turn(struct sim *s, struct handler *h)
         handler_submit(s, h, h->retry);
         return;
     }
-    size = p->size[h->block];
-    for (int i = 0; i < size; i++)
-        if (!h->settled[i] && (!h->stopping || h->submitted[i] || roll(s, 3) == 0))
-            open[n++] = i;
+    n = open_slots(s, h, open, &waiting);
     if (n == 0 && h->stopping) {
         h->alive = false;
         return;
     }
     if (n == 0) {
-        h->block++;
-        memset(h->submitted, 0, sizeof(h->submitted));
-        memset(h->settled, 0, sizeof(h->settled));
+        next_block(h);
+        return;
+    }
+    if (n == waiting && roll(s, 3) == 0) {
+        handler_suspend(s, h);
         return;
     }
     n = open[roll(s, (uint64_t)n)];
-    if (h->submitted[n])
-        handler_settle(s, h, n);
-    else
+    if (!h->submitted[n])
         handler_submit(s, h, n);
+    else if (h->waits[n])
+        handler_wait(s, h, n);
+    else
+        handler_settle(s, h, n);
 }

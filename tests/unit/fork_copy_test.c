@@ -18,6 +18,8 @@ struct source {
     size_t n_checkpoints;
     int steps; /* numbered from 1: tool calls of target `t`, with the number as arguments */
     const char *affects; /* of them all; NULL: nothing */
+    const struct inherited_checkpoint *inherited;
+    size_t n_inherited;
 };
 
 struct copied {
@@ -117,7 +119,7 @@ static struct copied fork_at(const struct source *s, int64_t at_seq)
     feed_events(&c, s, false);
     for (size_t i = 0; i < s->n_checkpoints; i++)
         fork_copy_checkpoint(c.copy, &s->checkpoints[i]);
-    fork_copy_resources(c.copy, s->resources, s->n_resources, NULL, 0);
+    fork_copy_resources(c.copy, s->resources, s->n_resources, s->inherited, s->n_inherited);
     c.result = fork_copy_result(c.copy);
     return c;
 }
@@ -312,12 +314,127 @@ static void test_newest_on_one_event(void **state)
     done(&c);
 }
 
+/* ---- what a turn inherited ---- */
+
+static const char *const TURN_LOG[] = {
+    "execution.created\t\"execution_id\":\"x\"", /* 1 */
+    "resource.registered\t\"key\":\"ws\",\"driver_id\":\"d\",\"coverage_reuse\":false,"
+    "\"every_steps\":0,\"on_completion\":false", /* 2 */
+    "execution.started\t\"execution_id\":\"x\"", /* 3 */
+    NULL,
+};
+
+static void test_restored_from_turns(void **state)
+{
+    static const struct uuid turn = {{7}};
+    static const struct inherited_checkpoint newest[] = {{.resource = STR_INIT("other")},
+                                                         {.resource = STR_INIT("ws"),
+                                                          .checkpoint_ref = STR_INIT("old"),
+                                                          .covered_seq = 9,
+                                                          .execution_id = {{7}}}};
+    static const struct {
+        struct resource row;
+        size_t n_inherited;
+        bool wants;
+        const char *restoration, *ref; /* NULL: none */
+    } rows[] = {
+        {{.inherited = true},
+         2,
+         true,
+         "{\"ws\":{\"checkpoint_ref\":\"old\",\"checkpoint_seq\":9,\"covered\":false,"
+         "\"checkpoint_execution_id\":\"07000000-0000-0000-0000-000000000000\"}}",
+         "old"},
+        /* None of the turns before captured it: its initial environment. */
+        {{.inherited = true}, 1, true, "{\"ws\":{\"covered\":false}}", NULL},
+        {{.inherited = false}, 0, false, "{\"ws\":{\"covered\":false}}", NULL},
+        /* The source is a fork, which was restored from that itself. */
+        {{.restored_ref = STR_INIT("old"), .restored_from = {{7}}},
+         0,
+         false,
+         "{\"ws\":{\"checkpoint_ref\":\"old\",\"covered\":false,"
+         "\"checkpoint_execution_id\":\"07000000-0000-0000-0000-000000000000\"}}",
+         "old"},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        struct resource ws = rows[i].row;
+        struct source source = {.lines = TURN_LOG,
+                                .resources = &ws,
+                                .n_resources = 1,
+                                .inherited = newest,
+                                .n_inherited = rows[i].n_inherited};
+        struct copied c;
+        const struct resource *begun;
+
+        ws.key = STR("ws");
+        ws.driver_id = STR("d");
+        ws.registered_seq = 2;
+        ws.generation = 3; /* of now; nothing that is copied says so */
+        c = fork_at(&source, 3);
+        CHECK_STR(c.result.restoration, str_of(rows[i].restoration));
+        assert_int_equal(c.result.n_resources, 1);
+        assert_true(fork_copy_wants_inherited(c.copy, &ws) == rows[i].wants);
+        begun = &c.result.resources[0];
+        assert_int_equal(begun->generation, 1);
+        assert_int_equal(begun->registered_seq, 3);
+        assert_false(begun->covered || begun->inherited || str_present(begun->binding));
+        CHECKF(str_present(begun->restored_ref) == (rows[i].ref != NULL), "case %zu", i);
+        if (rows[i].ref != NULL) {
+            CHECK_STR(begun->checkpoint_ref, str_of(rows[i].ref));
+            CHECK_STR(begun->restored_ref, str_of(rows[i].ref));
+            assert_true(uuid_eq(&begun->restored_from, &turn));
+        }
+        done(&c);
+    }
+}
+
+/* ---- policies ---- */
+
+static const char *const POLICY_LOG[] = {
+    "execution.created\t\"execution_id\":\"x\"", /* 1 */
+    "execution.started\t\"execution_id\":\"x\"", /* 2 */
+    "dispatch.queued\t\"dispatch_id\":\"x\"",    /* 3 */
+    "resource.registered\t\"key\":\"ws\",\"driver_id\":\"d\",\"coverage_reuse\":false,"
+    "\"every_steps\":0,\"on_completion\":false",    /* 4 → 3 */
+    "resource.bound\t\"key\":\"ws\",\"binding\":7", /* 5 */
+    "resource.registered\t\"key\":\"ws\",\"driver_id\":\"d\",\"coverage_reuse\":false,"
+    "\"every_steps\":2,\"on_completion\":true", /* 6 → 4: checkpoints from now on */
+    NULL,
+};
+
+/* It has the policy that was in force at the fork point, and was registered when it first was. */
+static void test_policy_by_then(void **state)
+{
+    static const struct resource ws = {.key = STR_INIT("ws"),
+                                       .driver_id = STR_INIT("d"),
+                                       .every_steps = 2,
+                                       .on_completion = true,
+                                       .binding = STR_INIT("7"),
+                                       .registered_seq = 4};
+    static const struct source source = {.lines = POLICY_LOG, .resources = &ws, .n_resources = 1};
+
+    (void)state;
+    for (int64_t at = 4; at <= 6; at++) {
+        struct copied c = fork_at(&source, at);
+        const struct resource *begun = &c.result.resources[0];
+
+        assert_int_equal(c.result.n_resources, 1);
+        assert_int_equal(begun->every_steps, at < 6 ? 0 : 2);
+        assert_true(begun->on_completion == (at == 6));
+        assert_int_equal(begun->registered_seq, 3);
+        assert_int_equal(c.result.next_seq, at < 6 ? 4 : 5);
+        assert_false(str_present(begun->binding));
+        done(&c);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_settled_steps),
-        cmocka_unit_test(test_restoring),
-        cmocka_unit_test(test_newest_on_one_event),
+        cmocka_unit_test(test_settled_steps),       cmocka_unit_test(test_restoring),
+        cmocka_unit_test(test_newest_on_one_event), cmocka_unit_test(test_restored_from_turns),
+        cmocka_unit_test(test_policy_by_then),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,34 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  * A deterministic simulation of the kernel: the real rules, a fake clock, a store in memory, and
  * random schedules of agents that crash, stall, repeat themselves and race, of kernels that are
- * killed and of commits that fail. After every group the guarantees 2 to 6 of ARCHITECTURE.md are
- * checked against what the simulation itself knows.
+ * killed and of commits that fail. Agents use resources and start subagents, clients fork what they
+ * like. After every turn the guarantees 2 to 6 of ARCHITECTURE.md, and what the rules of resources,
+ * subagents and forks promise, are checked against an independent reading of the logs.
  *
- *   SIM_SEED=n build/tests/unit/simulation_test     reruns one schedule
+ *   SIM_SEED=n build/tests/unit/simulation_test     reruns one schedule, and shows its logs if it
+ *                                                   fails
  *   SIM_RUNS=n …                                    runs that many (default 3000) */
 #include "support/sim.h"
 
 #include "base/clock.h"
-
-/* What the agent's policy is in every fourth seed each: none, gates, limits, both. `pay` is decided
- * by a person, and `read` has a rate limit, once with patience and once without. */
-static const char *const POLICIES[] = {
-    NULL,
-    "default_action: allow\n"
-    "rules:\n"
-    "  - { id: gate, when: { target: pay }, then: { decision: require_approval,"
-    " approval_config: { timeout: 3m } } }\n",
-    "default_action: allow\n"
-    "rules:\n"
-    "  - { id: limit, when: { target: read }, then: { decision: allow,"
-    " rate_limit: { max_calls: 2, window: 30s, per_what: agent, max_wait: 5m } } }\n",
-    "default_action: allow\n"
-    "rules:\n"
-    "  - { id: gate, when: { target: pay }, then: { decision: require_approval,"
-    " approval_config: { timeout: 3m } } }\n"
-    "  - { id: limit, when: { target: read }, then: { decision: allow,"
-    " rate_limit: { max_calls: 2, window: 30s, per_what: agent } } }\n",
-};
 
 /* ---- deliveries ---- */
 
@@ -109,6 +91,8 @@ static void flight_turn(struct sim *s, struct flight *f)
 static void restart(struct sim *s)
 {
     memory_store_forget(&s->m, &s->ws);
+    s->n_follow_ups = 0;
+    forks_restart(s);
     for (int i = 0; i < FLIGHTS; i++) {
         if (s->f[i].used && !s->f[i].heard && roll(s, 2) == 0)
             start_handler(s, s->f[i].x, &s->f[i].ref); /* it had arrived */
@@ -127,6 +111,25 @@ static void restart(struct sim *s)
 }
 
 /* ---- the world ---- */
+
+/* Waiting counts, in a session too; a fork's runs from its own creation. */
+static void pass_deadlines(struct sim *s)
+{
+    for (int i = 0; i < s->n; i++) {
+        const struct memory_execution *x = memory_execution(&s->m, &s->x[i].id);
+        struct command cmd = {.type = COMMAND_CANCEL};
+        int64_t term = s->settings.deadline_timeout_us;
+        bool passed = term > 0 && s->m.wall_us >= x->created_at + term;
+
+        if (execution_status_is_terminal(x->status))
+            continue;
+        cmd.in.cancel.execution_id = x->id;
+        cmd.in.cancel.cause = CANCEL_BY_DEADLINE;
+        (void)run_alone(s, &cmd, false);
+        GUARANTEE(s, passed == (cmd.verdict == VERDICT_DONE), "cancelled at another time");
+        s->x[i].ended |= passed;
+    }
+}
 
 static void sweep(struct sim *s)
 {
@@ -169,17 +172,6 @@ static void people_decide(struct sim *s)
     }
 }
 
-/* The follow-up of an end, sometimes lost with a kernel: then the sweep brings it, and it may come
- * twice. */
-static void admit(struct sim *s)
-{
-    struct command cmd = {.type = COMMAND_ADMIT};
-    struct command *group[1] = {&cmd};
-
-    cmd.in.admit = STR("chat");
-    run_group(s, group, 1, chance(s, 10));
-}
-
 static void let_time_pass(struct sim *s)
 {
     int64_t us = s->calm || roll(s, 10) > 0 ? (int64_t)roll(s, 2000) * US_PER_MS
@@ -198,44 +190,57 @@ static void world_turn(struct sim *s)
         restart(s);
     if (chance(s, 25) || s->calm)
         sweep(s);
+    if (chance(s, 10) || s->calm)
+        sweep_follow_ups(s);
+    if (roll(s, 10) == 0)
+        pass_deadlines(s);
     people_decide(s);
-    if (roll(s, 4) == 0)
-        admit(s);
+    follow_ups_turn(s);
+    forks_turn(s);
     for (i = 0; i < s->n; i++)
         if (roll(s, 2) == 0)
             claim_due(s, i);
-    i = (int)roll(s, FLIGHTS);
-    if (s->f[i].used)
-        flight_turn(s, &s->f[i]);
+    for (i = 0; i < FLIGHTS; i++)
+        if (s->f[i].used && roll(s, 6) == 0)
+            flight_turn(s, &s->f[i]);
     for (i = 0; i < HANDLERS; i++)
         if (s->h[i].alive && roll(s, 2) == 0)
             handler_turn(s, &s->h[i]);
     check_all(s);
 }
 
-static void make_program(struct sim *s, struct program *p)
+/* Sometimes it continues a given execution, alone or in a session of its own; or it joins the
+ * session of one that is there, which may be a fork. */
+static void pick_branch(struct sim *s, struct execution_creation *in)
 {
-    p->blocks = 1 + (int)roll(s, BLOCKS_MAX);
-    for (int b = 0; b < p->blocks; b++) {
-        p->size[b] = 1 + (int)roll(s, BLOCK_MAX);
-        for (int c = 0; c < p->size[b]; c++)
-            p->call[b][c] = (int)roll(s, CALLS);
+    const struct memory_execution *x = memory_execution(&s->m, &s->x[roll(s, (uint64_t)s->n)].id);
+
+    if (roll(s, 3) == 0 && x->session != NULL && strncmp(x->session, "below", 5) != 0) {
+        in->session = arena_printf(&s->arena, "%s", x->session);
+    } else if (roll(s, 3) == 0 && x->status == EXECUTION_COMPLETED) {
+        in->parent = x->id;
+        in->session = roll(s, 2) == 0 ? STR_NONE : arena_printf(&s->arena, "branch %d", ++s->names);
     }
 }
 
 static void create_execution(struct sim *s)
 {
     struct command cmd = {.type = COMMAND_CREATE};
-    struct command *group[1] = {&cmd};
+    struct shadow *sh;
 
     cmd.in.create = (struct execution_creation){.agent_id = STR("a"), .created_by = STR("sim")};
-    if (s->n > 0 && s->seed % 5 < 3) /* the others one after the other */
+    if (s->roots == 0)
+        cmd.in.create.idempotency_key = STR("client");
+    if (s->roots > 0 && s->seed % 5 < 3) /* the others one after the other */
         cmd.in.create.session = STR("chat");
-    run_group(s, group, 1, false);
-    assert_int_equal(cmd.verdict, VERDICT_DONE);
-    s->x[s->n] = (struct shadow){.id = cmd.out.created.id};
-    make_program(s, &s->x[s->n].program);
-    s->n++;
+    if (s->n > 0)
+        pick_branch(s, &cmd.in.create);
+    (void)run_alone(s, &cmd, false);
+    CHECKF(cmd.verdict == VERDICT_DONE, "%s", cmd.err.message);
+    sh = sim_add(s, &cmd.out.created.id);
+    sh->branch = !uuid_is_nil(&cmd.in.create.parent);
+    make_program(s, &sh->program, 0);
+    s->roots++;
 }
 
 static bool all_ended(const struct sim *s)
@@ -253,10 +258,12 @@ static void sim_free(struct sim *s)
     ws_free(&s->ws);
     policy_cache_free(s->ws.policies);
     memory_store_free(&s->m);
+    forks_free(s);
+    for (int i = 0; i < s->n; i++)
+        log_free(&s->x[i].log);
     arena_free(&s->arena);
+    arena_free(&s->keep);
     for (size_t i = 0; (v = map_next(&s->effects, &i)) != NULL;)
-        free(v);
-    for (size_t i = 0; (v = map_next(&s->terminal, &i)) != NULL;)
         free(v);
     map_free(&s->effects);
     map_free(&s->terminal);
@@ -265,54 +272,52 @@ static void sim_free(struct sim *s)
 static void register_agent(struct sim *s)
 {
     struct command reg = {.type = COMMAND_AGENT_REGISTER};
-    struct command *group[1] = {&reg};
     struct agent_registration *in = &reg.in.agent_register;
-    struct policy *policy;
-    struct err e;
 
     *in = (struct agent_registration){
         .id = STR("a"), .webhook_url = STR("http://x/"), .secret = STR("secret")};
     s->ws.policies = policy_cache_new();
+    sim_policies_put(s->ws.policies);
     if (s->policy != NULL) {
-        policy = policy_compile(str_of(s->policy), "", &e);
-        if (policy == NULL)
-            fail_msg("%s", e.message);
         in->policy_bundle = str_of(s->policy);
-        in->policy_hash = *policy_hash(policy);
-        policy_cache_put(s->ws.policies, policy_hash(policy), policy);
-        policy_unref(policy);
+        in->policy_hash = *sim_policy_hash((int)(s->seed / 2 % SIM_POLICIES));
     }
-    run_group(s, group, 1, false);
+    (void)run_alone(s, &reg, false);
 }
 
 static void simulate(uint64_t seed)
 {
-    struct sim s = {.seed = seed, .policy = POLICIES[seed / 2 % COUNT(POLICIES)]};
+    struct sim s = {.seed = seed, .policy = SIM_POLICY[seed / 2 % SIM_POLICIES]};
 
     prng_seed(&s.chaos, seed);
     prng_seed(&s.rules, seed ^ 0x5eed);
     s.ids.random = &s.rules;
-    s.settings = (struct kernel_settings){.dispatch_max_attempts = 5,
-                                          .dispatch_max_attempts_by_hand = seed % 3 == 0,
-                                          .dispatch_timeout_us = 30 * US_PER_S,
-                                          .lease_timeout_us = 120 * US_PER_S,
-                                          .approval_timeout_us = 900 * US_PER_S};
+    s.settings =
+        (struct kernel_settings){.dispatch_max_attempts = 5,
+                                 .dispatch_max_attempts_by_hand = seed % 3 == 0,
+                                 .dispatch_timeout_us = 30 * US_PER_S,
+                                 .lease_timeout_us = 120 * US_PER_S,
+                                 .approval_timeout_us = 900 * US_PER_S,
+                                 .deadline_timeout_us = seed % 7 == 0 ? 1500 * US_PER_S : 0};
     memory_store_init(&s.m, seed % 2 == 0);
     ws_init(&s.ws, &s.settings, &s.ids, &s.rules);
     s.ws.keep_leased = s.m.leases_in_set;
     register_agent(&s);
-    while (s.n < EXECUTIONS - 1)
+    while (s.roots < ROOTS - 2)
         create_execution(&s);
-    for (s.tick = 0; s.tick < TICKS && !(s.n == EXECUTIONS && all_ended(&s)); s.tick++) {
-        if (s.n < EXECUTIONS && roll(&s, TICKS / 4) == 0)
+    for (s.tick = 0; s.tick < TICKS && !(s.roots == ROOTS && all_ended(&s)); s.tick++) {
+        if (s.roots < ROOTS && s.n < EXECUTIONS && roll(&s, TICKS / 4) == 0)
             create_execution(&s); /* while others run, wait, or have just ended */
         world_turn(&s);
     }
     /* Faults end: everything that lives must come to its end, without anyone's help. */
     s.calm = true;
-    for (; s.tick < TICKS + 4000 && !all_ended(&s); s.tick++)
+    for (; s.tick < TICKS + 4000 && !(all_ended(&s) && forks_idle(&s)); s.tick++)
         world_turn(&s);
     GUARANTEE(&s, all_ended(&s), "an execution that nothing wakes");
+    sweep_follow_ups(&s);
+    check_nothing_owed(&s);
+    check_terminal_steps(&s);
     sim_free(&s);
 }
 
@@ -328,6 +333,7 @@ static void test_schedules(void **state)
     }
     for (uint64_t seed = 1; seed <= n; seed++)
         simulate(seed);
+    sim_policies_free();
 }
 
 int main(void)

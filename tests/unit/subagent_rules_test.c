@@ -346,6 +346,99 @@ static void test_orphaned_once_only(void **state)
     }
 }
 
+/* What asks for a person, and is granted at once or later. */
+static const char GATE[] = "default_action: allow\n"
+                           "rules:\n"
+                           "  - { id: gate, when: { target: pay },"
+                           " then: { decision: require_approval } }\n";
+
+static void granted(struct world *w, const struct uuid *approval)
+{
+    struct command cmd = {.type = COMMAND_APPROVAL_DECIDE};
+
+    cmd.in.approval = (struct approval_decision){
+        .execution_id = w->id, .approval_id = *approval, .granted = true, .decided_by = STR("me")};
+    decide(w, &cmd);
+    assert_int_equal(cmd.verdict, VERDICT_DONE);
+}
+
+/* Blocked by an approval, its agent suspends: from then on it waits for both, whichever comes
+ * first. */
+static void test_suspends_beside_an_approval(void **state)
+{
+    (void)state;
+    ON_BOTH(w) for (int approval_first = 0; approval_first < 2; approval_first++)
+    {
+        struct world w;
+        struct hash step;
+        struct uuid child;
+        struct step_answer held;
+        size_t before;
+
+        begin(&w, both_);
+        set_policy(&w, GATE);
+        step = submit(&w, 1, DECISION_PROCEED);
+        child = spawned(&w, &step);
+        held = call(&w, "pay", "1", DECISION_BLOCKED);
+        before = log_length(&w);
+        assert_true(suspended(&w));
+        assert_int_equal(log_length(&w), before); /* it is blocked already */
+        if (approval_first)
+            granted(&w, &held.approval_id);
+        run_to_end(&w, &child, false, "1");
+        assert_int_equal(row(&w)->status, EXECUTION_BLOCKED);
+        told(&w, &child, &step);
+        if (!approval_first) {
+            assert_int_equal(row(&w)->status, EXECUTION_BLOCKED);
+            granted(&w, &held.approval_id);
+        }
+        assert_int_equal(row(&w)->status, EXECUTION_RUNNING);
+        CHECK_STR(log_types_after(&w, before),
+                  approval_first ? STR("approval.granted step.allowed step.succeeded "
+                                       "execution.resumed dispatch.queued")
+                                 : STR("step.succeeded approval.granted step.allowed "
+                                       "execution.resumed dispatch.queued"));
+        world_free(&w);
+    }
+}
+
+/* The answer was lost, and the same request comes again: it must not be told to run now. */
+static void test_orphaned_and_repeated(void **state)
+{
+    (void)state;
+    ON_BOTH(w)
+    {
+        struct world w;
+        struct command cmd;
+        struct hash step;
+        size_t before = 0;
+
+        begin(&w, both_);
+        fill_call(&w, &cmd, "t", "1");
+        cmd.in.submit.idempotency = AT_MOST_ONCE;
+        decide(&w, &cmd);
+        step = cmd.out.step.step_id;
+        (void)spawned(&w, &step);
+        pass(&w, 200 * US_PER_S);
+        assert_true(reclaim(&w));
+        claim(&w);
+        delivered(&w, true);
+        for (int i = 0; i < 2; i++) {
+            fill_call(&w, &cmd, "t", "1");
+            cmd.in.submit.idempotency = AT_MOST_ONCE;
+            cmd.in.submit.tally.has_key = true;
+            cmd.in.submit.tally.key[0] = 7;
+            decide(&w, &cmd);
+            assert_int_equal(cmd.verdict, VERDICT_DONE);
+            CHECK_STR(decision_name(cmd.out.step.decision), decision_name(DECISION_BLOCKED));
+            assert_true(hash_eq(&cmd.out.step.step_id, &step));
+            assert_true(i == 0 || log_length(&w) == before);
+            before = log_length(&w);
+        }
+        world_free(&w);
+    }
+}
+
 /* A parent that ended owes nothing to anybody, and nobody to it. */
 static void test_parent_ends_first(void **state)
 {
@@ -381,7 +474,9 @@ int main(void)
         cmocka_unit_test(test_ends),
         cmocka_unit_test(test_waits_for_all),
         cmocka_unit_test(test_suspends_until_told),
+        cmocka_unit_test(test_suspends_beside_an_approval),
         cmocka_unit_test(test_orphaned_once_only),
+        cmocka_unit_test(test_orphaned_and_repeated),
         cmocka_unit_test(test_parent_ends_first),
     };
 
