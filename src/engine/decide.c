@@ -89,7 +89,7 @@ void command_names(struct working_set *ws, const struct command *cmd)
 {
 #define NAMES(type, names, decide, route)                                                          \
     case COMMAND_##type:                                                                           \
-        names;                                                                                     \
+        (names);                                                                                   \
         return;
     switch (cmd->type) {
         COMMANDS(NAMES)
@@ -104,7 +104,7 @@ void command_decide(struct working_set *ws, struct command *cmd)
     e->code = ERR_NONE;
 #define DECIDE(type, names, decide, route)                                                         \
     case COMMAND_##type:                                                                           \
-        cmd->verdict = decide;                                                                     \
+        cmd->verdict = (decide);                                                                   \
         return;
     switch (cmd->type) {
         COMMANDS(DECIDE)

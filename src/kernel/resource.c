@@ -339,7 +339,7 @@ static struct str touched_members(struct working_set *ws, const struct step *ste
     struct buf text = {0};
     struct json_writer w = {.out = &text, .comma = true};
 
-    if (n == 0)
+    if (rows == NULL || n == 0)
         return STR("");
     jw_key(&w, "resources");
     jw_open(&w, '[');
@@ -437,6 +437,7 @@ static void accept_capture(struct working_set *ws, struct execution *exec, const
     struct buf text = {0};
     struct json_writer w = {.out = &text, .comma = true};
 
+    ASSERT(r != NULL); /* else it was refused */
     (void)ws_new_checkpoint(ws, exec,
                             &(struct checkpoint){.resource = c->key,
                                                  .generation = c->generation,
