@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from harness.agent import OK, Attempt, Delivery, FakeAgent, Reply
-from harness.client import Answer
+from harness.client import Answer, BearerClient
 from harness.waiting import Deadline
 
 RETRY_S = 60.0
@@ -150,6 +150,47 @@ class Worker:
             raise StopHandlerError
         self.recorded[attempt.id, number] = step_id
         return result
+
+
+class Family(Worker):
+    """Each run leaves its step `DELEGATED` to a subagent of the same agent, if its input says that
+    there are more below; then it waits suspended."""
+
+    DELEGATED = 3
+
+    def __init__(self, agent: FakeAgent, client: BearerClient, *, steps: int) -> None:
+        super().__init__(agent, steps=steps)
+        self.client = client
+
+    def _step(self, attempt: Attempt, number: int) -> Any:
+        if number != self.DELEGATED:
+            return super()._step(attempt, number)
+        below = self._good(persistent(attempt.execution), 200).json["input"]
+        if not below:
+            return super()._step(attempt, number)
+        self._owns(attempt)
+        decision = self._submitted(attempt, "delegate", below)
+        if decision["decision"] == "proceed":
+            decision = self._delegated(attempt, decision["step_id"], below - 1)
+        results = [expected(n) for n in range(self.steps)]
+        assert decision["result"] == {"results": results}, decision
+        return expected(number)
+
+    def _delegated(self, attempt: Attempt, step_id: str, below: int) -> dict[str, Any]:
+        """The step with its outcome, if the subagent was faster."""
+        spawned_by = {"execution_id": attempt.id, "step_id": step_id}
+        body = {"agent_id": self.agent.id, "input": below, "spawned_by": spawned_by}
+        answer = persistent(lambda: self.client.post("/v0/executions", body))
+        if answer.status == 409:  # the run was cancelled
+            raise StopHandlerError
+        self._good(answer, 200, 201)
+        answer = self._good(self._change(attempt.suspend), 200)
+        if answer.json["suspended"]:
+            raise StopHandlerError
+        step: dict[str, Any] = persistent(
+            lambda: attempt.client.get(attempt.path(f"/steps/{step_id}"))
+        ).json
+        return step
 
 
 def expected(number: int) -> dict[str, int]:

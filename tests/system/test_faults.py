@@ -22,8 +22,9 @@ from typing import Any
 
 from harness import Deadline, FakeAgent, Kernel, eventually
 from harness.faults import FAULT_BINARY, POINTS, Point, cases
+from harness.forks import ask_fork, check_fork, read_source
 from harness.kernel import BINARY, REPOSITORY, KernelDiedError
-from harness.worker import Worker, expected, persistent
+from harness.worker import Family, Worker, expected, persistent
 
 NewKernel = Callable[..., Kernel]
 NewAgent = Callable[..., FakeAgent]
@@ -258,6 +259,40 @@ class Forks(Runs):
             super()._check_key(key, execution)
 
 
+class Trees(Runs):
+    """Each run has a subagent, which has one: their results come back up, and a cancel goes all the
+    way down, whenever the kernel dies."""
+
+    OPEN_MAX = 4
+    BELOW = 2
+
+    def __init__(self, kernel: Kernel, agent: FakeAgent) -> None:
+        super().__init__(kernel, agent)
+        self.worker = Family(agent, self.client, steps=self.STEPS)
+
+    def _fields(self, number: int) -> dict[str, Any]:
+        return {"input": self.BELOW}
+
+    def check(self) -> None:
+        super().check()
+        for execution_id in self.created.values():
+            above, status = execution_id, self.client.execution(execution_id)["status"]
+            for _ in range(self.BELOW):
+                target = f"/v0/executions?spawned_by={above}"
+                children = self.client.get(target).expect(200).json["executions"]
+                assert len(children) == 1 or (status == "cancelled" and not children)
+                if not children:
+                    break
+                above = children[0]["id"]
+                eventually(partial(self._has_ended, above, status), ENDS_S)
+
+    def _has_ended(self, child: str, above: str) -> bool:
+        """What is below a completed run completed before it."""
+        found = self.client.execution(child)["status"]
+        assert above != "completed" or found == "completed"
+        return found in ("completed", "cancelled")
+
+
 ENDS = {"execution.completed", "execution.failed", "execution.cancelled"}
 
 
@@ -277,6 +312,7 @@ TRAFFIC: dict[str, Callable[[Kernel, FakeAgent], Runs]] = {
     "large runs": lambda kernel, agent: Runs(kernel, agent, padding=40_000),
     "turns": Turns,
     "forks": Forks,
+    "trees": Trees,
 }
 
 
@@ -327,6 +363,46 @@ def test_turns_of_a_kernel_killed_at(
     point: Point, fault_kernel: Kernel, new_agent: NewAgent
 ) -> None:
     test_killed_at(point, fault_kernel, new_agent)
+
+
+@cases(
+    [replace(p, traffic="trees", passings=(1, 9, 30)) for p in POINTS if p.name in AROUND_AN_END]
+)
+def test_trees_of_a_kernel_killed_at(
+    point: Point, fault_kernel: Kernel, new_agent: NewAgent
+) -> None:
+    test_killed_at(point, fault_kernel, new_agent)
+
+
+@cases([point for point in POINTS if point.name == "fork.part"])
+def test_dies_between_the_slices_of_a_large_fork(
+    point: Point, fault_kernel: Kernel, new_agent: NewAgent
+) -> None:
+    """After each of them in turn: nobody ever sees a part of it, and the next one is whole."""
+    kernel = fault_kernel.start()
+    agent, client = new_agent(kernel), kernel.client()
+    run = agent.take_attempt(client.create(agent.id)["id"])
+    for n in range(500):
+        run.record("x", n, n)
+    run.complete().expect(204)
+    source = read_source(client, run.id)
+    source.log = client.events(run.id)
+    for passing in range(1, 20):
+        kernel.kill()
+        kernel.env["REBUNO_FAULT"] = f"{point.name}:{passing}"
+        kernel.start()
+        try:
+            made = ask_fork(client, run.id, len(source.log))
+            break
+        except (OSError, http.client.HTTPException):
+            assert kernel.wait_exit(DIES_S) == -signal.SIGKILL, kernel.log_tail()
+        del kernel.env["REBUNO_FAULT"]
+        kernel.start()
+        page = client.get("/v0/executions").expect(200).json
+        assert [e["id"] for e in page["executions"]] == [run.id]
+    assert passing > 3
+    check_fork(client, source, len(source.log), made.expect(201).json)
+    assert client.events(run.id) == source.log
 
 
 @cases([point for point in POINTS if point.fails])

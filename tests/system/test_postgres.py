@@ -1,6 +1,7 @@
 """What is special about PostgreSQL: it can be away, break off, and serve several kernels."""
 
 import http.client
+import itertools
 import random
 import threading
 import time
@@ -13,7 +14,7 @@ import pytest
 from harness import Attempt, Cluster, Deadline, Delivery, FakeAgent, Kernel, Reply, eventually
 from harness.proxy import Proxy
 from harness.waiting import let_pass
-from harness.worker import Worker
+from harness.worker import Family, Worker
 
 NewKernel = Callable[..., Kernel]
 NewAgent = Callable[..., FakeAgent]
@@ -452,21 +453,23 @@ class TestReplicas:
         assert sorted(a.status for a in answers) == [200] * 15 + [201]
         assert len({a.json["id"] for a in answers}) == 1
 
-    def test_one_session_on_both(
-        self, pair: tuple[Kernel, Kernel], new_agent: NewAgent, session: str
+    def test_one_session_on_three(
+        self, postgres: Cluster, launch: NewKernel, new_agent: NewAgent, session: str
     ) -> None:
         """Whoever creates where: exactly one runs, and the others follow in their order."""
-        agent = new_agent(pair[0])
-        clients = [kernel.client() for kernel in pair]
-        with ThreadPoolExecutor(16) as pool:
+        url = postgres.new_url()
+        kernels = [launch(database_url=url) for _ in range(3)]
+        agent = new_agent(kernels[0])
+        clients = [kernel.client() for kernel in kernels]
+        with ThreadPoolExecutor(10) as pool:
             made = list(
-                pool.map(lambda n: clients[n % 2].create(agent.id, session=session), range(24))
+                pool.map(lambda n: clients[n % 3].create(agent.id, session=session), range(10))
             )
-        assert sorted(e["status"] for e in made) == ["pending"] * 23 + ["running"]
+        assert sorted(e["status"] for e in made) == ["pending"] * 9 + ["running"]
         (running,) = (e["id"] for e in made if e["status"] == "running")
         done: list[str] = []
         for n, identity in enumerate([running, *sorted({e["id"] for e in made} - {running})]):
-            agent.kernel_url = pair[n % 2].url
+            agent.kernel_url = kernels[n % 3].url
             run = agent.take_attempt(identity)
             found = run.execution().expect(200).json
             assert found["status"] == "running"
@@ -536,6 +539,46 @@ class TestReplicas:
             found += [e["id"] for e in turns]
         assert set(ids) <= set(found)
         assert not worker.problems
+
+    def test_families_on_both_without_a_deadlock(
+        self,
+        postgres: Cluster,
+        pair: tuple[Kernel, Kernel],
+        new_agent: NewAgent,
+        session: str,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        """Parents, children, claims and cancels, each on the kernel that comes next."""
+        logged = len(postgres.log.read_text())
+        agent, clients = new_agent(pair[0]), [kernel.client() for kernel in pair]
+        urls = itertools.cycle(kernel.url for kernel in pair)
+
+        def attempt(delivery: Delivery) -> Attempt:
+            agent.kernel_url = next(urls)
+            return Attempt(agent, delivery)
+
+        monkeypatch.setattr(agent, "attempt", attempt)
+        worker = Family(agent, clients[0], steps=5)
+
+        def create(number: int) -> str:
+            fields = {"session": f"{session}-{number % 5}"} if number % 2 else {}
+            made = clients[number % 2].create(agent.id, input=2, **fields)["id"]
+            if number % 3 == 0:
+                let_pass(random.random() / 5)
+                clients[(number + 1) % 2].post(f"/v0/executions/{made}/cancel")
+            return str(made)
+
+        with ThreadPoolExecutor(8) as pool:
+            made = set(pool.map(create, range(60)))
+
+        def all_have_ended() -> bool:
+            page = clients[1].get(f"/v0/executions?agent_id={agent.id}&limit=200").expect(200)
+            found = {e["id"]: e["status"] for e in page.json["executions"]}
+            return made <= set(found) and set(found.values()) == {"completed", "cancelled"}
+
+        eventually(all_have_ended, 60)
+        assert not worker.problems
+        assert "deadlock" not in postgres.log.read_text()[logged:]
 
     def test_racing_writes_to_one_execution(
         self, pair: tuple[Kernel, Kernel], new_agent: NewAgent

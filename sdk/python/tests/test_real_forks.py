@@ -35,6 +35,8 @@ rules:
 class Coder:
     """A handler that changes its box three times, and notes which changes happened."""
 
+    changes: tuple[int, ...] = (1, 2, 3)
+
     def __init__(self, folder: Path, policy: CheckpointPolicy | None, **members: Any) -> None:
         self.driver = Boxes(folder, **members)
         self.policy = policy
@@ -49,7 +51,7 @@ class Coder:
             box.put(str(n), execution().id)
             return f"put {n}"
 
-        said = [await put(n) for n in (1, 2, 3)]
+        said = [await put(n) for n in self.changes]
         return {"box": box.read(), "said": said}
 
 
@@ -95,6 +97,23 @@ async def test_a_fork_of_a_covered_point(kernel_url: str, client: Client, tmp_pa
         frozenset([source.id]),
         frozenset([source.id, fork.id]),
     }
+
+
+async def test_a_fork_whose_agent_has_changed_code(
+    kernel_url: str, client: Client, tmp_path: Path
+) -> None:
+    """What it still asks for replays, in whatever order; what is new happens."""
+    coder = Coder(tmp_path, CheckpointPolicy())
+    async with serving(kernel_url, "coder", coder):
+        source = await finished(client, "coder")
+        second = (await settled_at(client, source.id))[1]
+        coder.changes = (9, 2, 1)
+        coder.happened.clear()
+        fork = await client.fork(source.id, at_seq=second)
+        output = (await ended(client, fork.id)).output
+    assert output["said"] == ["put 9", "put 2", "put 1"]
+    assert output["box"] == {"1": source.id, "2": source.id, "9": fork.id}
+    assert coder.happened == [9]
 
 
 async def test_a_fork_of_an_uncovered_point(

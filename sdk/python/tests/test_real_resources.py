@@ -340,3 +340,44 @@ async def test_a_kernel_killed_between_create_and_bind(tmp_path: Path) -> None:
             assert len(driver.boxes()) == 1
     finally:
         kernel.end(signal.SIGTERM)
+
+
+async def test_a_kernel_killed_between_capture_and_outcome(tmp_path: Path) -> None:
+    """The agent lives through it: outcome and capture are recorded when the kernel is back."""
+    captured, go = asyncio.Event(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    class Waits(Boxes):
+        def checkpoint(self, box: Any) -> str:
+            reference = super().checkpoint(box)
+            if self.asked.count("checkpoint") == 2:  # the first is the baseline
+                loop.call_soon_threadsafe(captured.set)
+                asyncio.run_coroutine_threadsafe(go.wait(), loop).result(DEADLINE)
+            return reference
+
+    driver = Waits(tmp_path)
+
+    async def process(given: Any) -> Any:
+        box = await resource("ws", driver=driver, checkpoints=CheckpointPolicy())
+        await step("put", box.put, {"name": "n", "value": 1}, resources=["ws"])
+        return [box.read(), execution().dispatch_attempt]
+
+    command = [BIN, "dev", "--db", str(tmp_path / "kernel.db"), "--listen-addr"]
+    kernel = Process([*command, "127.0.0.1:0"], tmp_path)
+    try:
+        url = kernel.url()
+        async with serving(url, "boxes", process), Client(url) as client:
+            made = await client.create("boxes")
+            await asyncio.wait_for(captured.wait(), DEADLINE)
+            kernel.end(signal.SIGKILL)
+            go.set()
+            kernel = Process([*command, url.removeprefix("http://")], tmp_path)
+            ended = await client.wait(made.id, DEADLINE)
+            assert ended.output == [{"n": 1}, 1], ended.failure_reason
+            points = await client.fork_points(made.id)
+            (outcome,) = await settled_at(client, made.id)
+            assert [one.covered_seq for one in points.checkpoints][1:] == [outcome]
+            names = {snapshot.path.name for snapshot in driver.snapshots()}
+            assert {one.checkpoint_ref for one in points.checkpoints} == names
+    finally:
+        kernel.end(signal.SIGTERM)

@@ -67,7 +67,7 @@ def mark(tmp_path: Path) -> Iterator[str]:
 def sleeper(mark: str) -> str:
     """A process that sleeps, ignores SIGTERM, and can be found."""
     code = "import signal, time; signal.signal(15, 1); time.sleep(60)"
-    return f"{sys.executable} -c '{code}' {mark}"
+    return f"/usr/bin/python3 -c '{code}' {mark}"
 
 
 async def test_a_command_answers(tmp_path: Path, isolation: str) -> None:
