@@ -96,6 +96,7 @@ int cli_fail_usage(struct cli *c, const struct err *e)
 }
 
 /* A line on err; one that begins with nothing is a remark. */
+PRINTF_LIKE(3, 0)
 static void tell(struct cli *c, const char *begin, const char *fmt, va_list args)
 {
     char text[ERR_MESSAGE_MAX];

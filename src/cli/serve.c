@@ -284,6 +284,7 @@ int serve_run(const struct config *config)
 
     log_setup(config->log_level, config->log_format);
     signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN); /* a file that may not grow is a full disk */
     sigemptyset(&set);
     sigaddset(&set, SIGTERM);
     sigaddset(&set, SIGINT);

@@ -371,6 +371,7 @@ static void tidy(struct executor *x)
 
     if (!store_tidy(x->writer, &x->ws, &more, &e)) {
         add(&x->engine->stats.worker_errors, 1);
+        x->broken = true; /* or a kernel that is idle would not look whether it is writable again */
         log_event(LOG_WARN, "store.tidy_failed", {"error", str_of(e.message)});
     }
     if (more) /* the next slice, after the commands that have come meanwhile */
@@ -413,13 +414,20 @@ static struct queue_node *run_gathered(struct executor *x, struct queue_node *no
     return node;
 }
 
+/* Work between groups does not wait for commands, but for the next try while the store is away. */
+static int64_t wait_until(const struct executor *x)
+{
+    if (!atomic_load(&x->tidy_due))
+        return INT64_MAX;
+    return x->broken ? x->next_recovery_us : 0;
+}
+
 static void *executor_main(void *arg)
 {
     struct executor *x = arg;
 
     for (;;) {
-        bool more = atomic_load(&x->tidy_due);
-        struct queue_node *node = queue_take_all(x->queue, more ? 0 : INT64_MAX);
+        struct queue_node *node = queue_take_all(x->queue, wait_until(x));
 
         if (node == NULL && atomic_load(&x->stopping))
             return NULL;

@@ -245,6 +245,48 @@ static bool copy_resources(struct run *run, struct err *e)
     return ok;
 }
 
+/* From `from` on, as many as one part takes; how many those are. */
+static size_t take_checkpoints(const struct fork_copied *copied, size_t from, int64_t started,
+                               struct checkpoint *rows)
+{
+    size_t n = 0;
+
+    for (size_t bytes = 0; n < ROWS_A_PART && bytes < BYTES_A_PART; n++) {
+        rows[n] = copied->checkpoints[from + n];
+        if (rows[n].invalidated_seq < 0)
+            rows[n].invalidated_seq = started;
+        bytes += rows[n].checkpoint_ref.n;
+    }
+    return n;
+}
+
+/* All but the last few of those that were copied. Their events stand behind those of the resources,
+ * and execution.started behind them all. */
+static bool write_checkpoints(struct run *run, size_t *written, struct err *e)
+{
+    struct fork_copied copied = fork_copy_result(run->copy);
+    int64_t first_seq = copied.next_seq + (int64_t)copied.n_resources;
+    int64_t started = first_seq + (int64_t)copied.n_checkpoints;
+    struct checkpoint rows[ROWS_A_PART];
+
+    *written = 0;
+    while (copied.n_checkpoints - *written > ROWS_A_PART) {
+        struct command cmd = {.type = COMMAND_FORK_PART, .bytes = BYTES_A_PART};
+        size_t n = take_checkpoints(&copied, *written, started, rows);
+
+        cmd.in.fork_part = (struct fork_part){
+            .fork_id = run->job->id,
+            .slice = {.checkpoints = rows, .n_checkpoints = n},
+            .checkpoint_seq = first_seq + (int64_t)*written,
+        };
+        if (!run_command(run, &cmd, e))
+            return false;
+        FAULT("fork.part");
+        *written += n;
+    }
+    return true;
+}
+
 /* ---- the order of things ---- */
 
 static bool begin(struct run *run, bool *pinned, struct err *e)
@@ -284,7 +326,10 @@ static bool finish(struct run *run, struct err *e)
     const struct fork_source *source = &run->source;
     struct fork_copied copied = fork_copy_result(run->copy);
     bool own = str_present(job->policy_bundle);
+    size_t written;
 
+    if (!write_checkpoints(run, &written, e))
+        return false;
     cmd.in.fork_finish = (struct fork_finish){
         .last = next_part(run),
         .source = job->source,
@@ -301,8 +346,9 @@ static bool finish(struct run *run, struct err *e)
         .indeterminate = copied.indeterminate,
         .resources = copied.resources,
         .n_resources = copied.n_resources,
-        .checkpoints = copied.checkpoints,
-        .n_checkpoints = copied.n_checkpoints,
+        .checkpoints = copied.checkpoints + written,
+        .n_checkpoints = copied.n_checkpoints - written,
+        .n_checkpoints_before = written,
         .restoration = copied.restoration,
     };
     cmd.bytes = run->bodies.n + source->input.n + cmd.in.fork_finish.policy_bundle.n;

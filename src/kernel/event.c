@@ -134,15 +134,25 @@ void event_dispatch(struct working_set *ws, struct execution *exec, const struct
     buf_add_byte(out, '\n');
 }
 
-void event_resource(struct working_set *ws, struct execution *exec, struct str key,
-                    enum event_type type, struct str extra)
+static void add_resource(struct buf *out, struct str key, struct str extra)
 {
-    struct buf *out = &line_begin(ws, exec, type)->body;
-
     buf_add(out, STR("\"key\":"));
     json_add_string(out, key);
     add_members(out, extra);
     buf_add_byte(out, '\n');
+}
+
+void event_resource_line(struct buf *out, struct str key, enum event_type type, struct str extra)
+{
+    buf_add(out, event_type_name(type));
+    buf_add_byte(out, '\t');
+    add_resource(out, key, extra);
+}
+
+void event_resource(struct working_set *ws, struct execution *exec, struct str key,
+                    enum event_type type, struct str extra)
+{
+    add_resource(&line_begin(ws, exec, type)->body, key, extra);
 }
 
 static void add_name(struct buf *out, const char *name, struct str value)

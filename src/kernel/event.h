@@ -21,6 +21,8 @@ void event_execution(struct working_set *ws, struct execution *exec, enum event_
                      struct str extra);
 void event_step(struct working_set *ws, const struct step *step, enum event_type type,
                 struct str extra);
+/* A line of its own, which no execution's log has yet. */
+void event_resource_line(struct buf *out, struct str key, enum event_type type, struct str extra);
 void event_resource(struct working_set *ws, struct execution *exec, struct str key,
                     enum event_type type, struct str extra);
 /* With what its row says of the decision. */

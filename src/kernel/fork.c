@@ -63,6 +63,39 @@ enum verdict fork_begin(struct working_set *ws, const struct fork_begin *cmd,
 
 /* ---- its rows ---- */
 
+static void checkpoint_members(const struct checkpoint *c, struct buf *text)
+{
+    struct json_writer w = {.out = text, .comma = true};
+
+    jw_member_int(&w, "generation", c->generation);
+    jw_member_str(&w, "checkpoint_ref", c->checkpoint_ref);
+    jw_member_int(&w, "covered_seq", c->covered_seq);
+}
+
+/* One row of the log, in the group's arena. */
+static struct event_copy *checkpoint_events(struct working_set *ws, const struct fork_part *cmd)
+{
+    struct event_copy *row = arena_new(&ws->arena, struct event_copy);
+    struct buf body = {0}, members = {0};
+
+    for (size_t i = 0; i < cmd->slice.n_checkpoints; i++) {
+        const struct checkpoint *c = &cmd->slice.checkpoints[i];
+
+        buf_clear(&members);
+        checkpoint_members(c, &members);
+        event_resource_line(&body, c->resource, EVENT_RESOURCE_CHECKPOINTED, buf_str(&members));
+    }
+    *row = (struct event_copy){
+        .first_seq = cmd->checkpoint_seq,
+        .count = (int64_t)cmd->slice.n_checkpoints,
+        .occurred_at = ws->now.wall_us,
+        .body = arena_str(&ws->arena, buf_str(&body)),
+    };
+    buf_free(&body);
+    buf_free(&members);
+    return row;
+}
+
 void fork_part_names(struct working_set *ws, const struct fork_part *cmd)
 {
     ws_need_fork(ws, &cmd->fork_id);
@@ -92,6 +125,10 @@ enum verdict fork_add_part(struct working_set *ws, struct fork_part *cmd, struct
     pin->touched_at = ws->now.wall_us;
     ws_touch_fork(ws, pin);
     cmd->slice.key = pin->key;
+    if (cmd->slice.n_checkpoints > 0) {
+        cmd->slice.events = checkpoint_events(ws, cmd);
+        cmd->slice.n_events = 1;
+    }
     ws_add_slice(ws, &cmd->slice);
     return VERDICT_DONE;
 }
@@ -177,13 +214,18 @@ static void event_checkpointed(struct working_set *ws, struct execution *exec,
                                const struct checkpoint *c)
 {
     struct buf text = {0};
-    struct json_writer w = {.out = &text, .comma = true};
 
-    jw_member_int(&w, "generation", c->generation);
-    jw_member_str(&w, "checkpoint_ref", c->checkpoint_ref);
-    jw_member_int(&w, "covered_seq", c->covered_seq);
+    checkpoint_members(c, &text);
     event_resource(ws, exec, c->resource, EVENT_RESOURCE_CHECKPOINTED, buf_str(&text));
     buf_free(&text);
+}
+
+/* What earlier parts have written stands between what the log has so far and what comes now. */
+static void skip_written(struct execution *exec, int64_t next_seq)
+{
+    ASSERT(exec->last_seq < next_seq);
+    exec->last_seq = next_seq - 1;
+    exec->transition = NULL;
 }
 
 /* Behind the copied events. What a checkpoint was invalidated by may be nothing that was copied:
@@ -197,6 +239,8 @@ static void add_resources(struct working_set *ws, struct execution *exec,
         (void)ws_new_resource(ws, exec, &cmd->resources[i]);
         event_initialized(ws, exec, &cmd->resources[i]);
     }
+    if (cmd->n_checkpoints_before > 0)
+        skip_written(exec, exec->last_seq + (int64_t)cmd->n_checkpoints_before + 1);
     started = exec->last_seq + (int64_t)cmd->n_checkpoints + 1;
     for (size_t i = 0; i < cmd->n_checkpoints; i++) {
         struct checkpoint c = cmd->checkpoints[i];
@@ -206,14 +250,6 @@ static void add_resources(struct working_set *ws, struct execution *exec,
         (void)ws_new_checkpoint(ws, exec, &c);
         event_checkpointed(ws, exec, &c);
     }
-}
-
-/* The copied events stand between what the fork's log begins with and what comes now. */
-static void skip_copied(struct execution *exec, int64_t next_seq)
-{
-    ASSERT(exec->last_seq < next_seq);
-    exec->last_seq = next_seq - 1;
-    exec->transition = NULL;
 }
 
 enum verdict fork_finish(struct working_set *ws, struct fork_finish *cmd, struct err *e)
@@ -241,7 +277,7 @@ enum verdict fork_finish(struct working_set *ws, struct fork_finish *cmd, struct
     event_execution(ws, exec, EVENT_EXECUTION_FORKED, forked_members(ws, cmd));
     cmd->last.slice.key = pin->key;
     ws_add_slice(ws, &cmd->last.slice);
-    skip_copied(exec, cmd->next_seq);
+    skip_written(exec, cmd->next_seq); /* the copied events */
     add_resources(ws, exec, cmd);
     if (str_present(cmd->session)) {
         ws_session(ws, cmd->session)->used = true;

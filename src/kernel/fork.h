@@ -33,6 +33,8 @@ enum verdict fork_begin(struct working_set *ws, const struct fork_begin *cmd,
 struct fork_part {
     struct uuid fork_id;
     struct fork_slice slice; /* its key is filled by the rule */
+    /* Of the first of its checkpoints' events, which the rule writes; such a part has no others. */
+    int64_t checkpoint_seq;
 };
 void fork_part_names(struct working_set *ws, const struct fork_part *cmd);
 /* ERR_UNAVAILABLE: the fork was given up meanwhile. */
@@ -58,7 +60,8 @@ struct fork_finish {
     const struct checkpoint *checkpoints; /* copied; by resource in that order, then by age;
                                              invalidated_seq -1: where the fork starts */
     size_t n_checkpoints;
-    struct str restoration; /* a JSON object; absent: it has no resources */
+    size_t n_checkpoints_before; /* written with earlier parts; these come behind them */
+    struct str restoration;      /* a JSON object; absent: it has no resources */
 };
 void fork_finish_names(struct working_set *ws, const struct fork_finish *cmd);
 /* The fork is there, and runs. */

@@ -271,6 +271,8 @@ struct fork_slice {
     size_t n_steps;
     const struct event_copy *events;
     size_t n_events;
+    const struct checkpoint *checkpoints;
+    size_t n_checkpoints;
 };
 
 /* Why an ended execution must be kept. Group arena. */

@@ -59,6 +59,6 @@ void ws_touch_fork(struct working_set *ws, struct fork_pin *pin)
 
 void ws_add_slice(struct working_set *ws, const struct fork_slice *slice)
 {
-    if (slice->n_steps + slice->n_events > 0)
+    if (slice->n_steps + slice->n_events + slice->n_checkpoints > 0)
         LIST_ADD(ws->changes.slices, slice);
 }

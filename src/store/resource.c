@@ -318,6 +318,18 @@ static void end_checkpoints(struct apply *ap)
     db_end(ap->db);
 }
 
+static void insert_checkpoint(struct db *db, int64_t execution_key, const struct checkpoint *row)
+{
+    db_int(db, execution_key);
+    db_text(db, row->resource);
+    db_int(db, row->generation);
+    db_bytes(db, row->checkpoint_ref);
+    db_int(db, row->covered_seq);
+    db_int_opt(db, row->invalidated_seq);
+    db_row(db);
+}
+
+/* Also those that a fork copies. */
 static void insert_checkpoints(struct apply *ap)
 {
     const struct changes *c = ap->changes;
@@ -326,14 +338,11 @@ static void insert_checkpoints(struct apply *ap)
     for (size_t i = 0; i < c->checkpoints.n; i++) {
         const struct checkpoint *row = c->checkpoints.at[i];
 
-        db_int(ap->db, row->execution->key);
-        db_text(ap->db, row->resource);
-        db_int(ap->db, row->generation);
-        db_bytes(ap->db, row->checkpoint_ref);
-        db_int(ap->db, row->covered_seq);
-        db_int_opt(ap->db, row->invalidated_seq);
-        db_row(ap->db);
+        insert_checkpoint(ap->db, row->execution->key, row);
     }
+    for (size_t i = 0; i < c->slices.n; i++)
+        for (size_t k = 0; k < c->slices.at[i]->n_checkpoints; k++)
+            insert_checkpoint(ap->db, c->slices.at[i]->key, &c->slices.at[i]->checkpoints[k]);
     db_end(ap->db);
 }
 
@@ -344,7 +353,7 @@ void resource_apply(struct apply *ap)
         apply_pass(ap, ROW_CHANGED);
         end_checkpoints(ap);
     }
-    if (ap->changes->checkpoints.n > 0)
+    if (ap->changes->checkpoints.n + ap->changes->slices.n > 0)
         insert_checkpoints(ap);
 }
 

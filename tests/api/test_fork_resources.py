@@ -140,3 +140,24 @@ class TestEarlyPoints:
         again = client.fork(made["id"], registered)
         check_fork(client, first, registered, again)
         assert again["restoration"] == {"disk": {"covered": False}}
+
+
+def test_many_checkpoints(client: BearerClient, run: Attempt) -> None:
+    """More than are written at a time; the fork's own fork has them too."""
+    keys = [f"disk-{n}" for n in range(80)]
+    for key in keys:
+        run.register(key, coverage_reuse=True, every_steps=1).expect(200)
+    for turn in range(6):
+        run.record("work", turn)
+        run.capture(*(captured(key, 0, f"{key}-{turn}-" + "x" * 1500) for key in keys)).expect(204)
+    run.record("write", resources=keys[:40])
+    source = read_source(client, run.id)
+    assert len(source.points["checkpoints"]) == 480
+    at_seq = len(source.log)
+    made = client.fork(run.id, at_seq)
+    check_fork(client, source, at_seq, made)
+    client.cancel(made["id"])
+    copy = read_source(client, made["id"])
+    assert len(copy.points["checkpoints"]) == 480
+    last = copy.points["latest_seq"]
+    check_fork(client, copy, last, client.fork(made["id"], last))

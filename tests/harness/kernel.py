@@ -71,7 +71,6 @@ class Kernel:
 
         def bounded() -> None:
             if limit is not None:
-                signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
                 resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
 
         with self.log.open("ab") as log:
@@ -199,6 +198,13 @@ class Kernel:
         assert self.process is not None
         soft_hard = (size, resource.RLIM_INFINITY)
         resource.prlimit(self.process.pid, resource.RLIMIT_FSIZE, soft_hard)
+
+    def cpu_seconds(self) -> float:
+        """What the process has worked so far."""
+        text = self.client().get("/metrics").expect(200).body.decode()
+        found = re.search(r"^process_cpu_seconds_total (\S+)$", text, re.MULTILINE)
+        assert found is not None
+        return float(found.group(1))
 
     def peak_resident_bytes(self) -> int:
         assert self.process is not None

@@ -1,6 +1,7 @@
 """What is special about the embedded database: one process, and a disk that can be full."""
 
 import os
+import sqlite3
 import subprocess
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -11,9 +12,11 @@ import pytest
 
 from harness import Attempt, Deadline, FakeAgent, Kernel, eventually
 from harness.kernel import BINARY, TOKEN
+from harness.waiting import let_pass
 
 NewKernel = Callable[..., Kernel]
 NewAgent = Callable[..., FakeAgent]
+HOUSEKEEPING_S = 15.0  # it comes every ten
 
 
 class TestOneProcess:
@@ -186,6 +189,47 @@ class TestDiskFull:
         kernel.file_size_limit = None
         kernel.limit_file_size(2**62)
         self.check_recovered(kernel, run, filler)
+
+    def test_what_ended_goes_once_there_is_room(
+        self, launch: NewKernel, new_agent: NewAgent, tmp_path: Path
+    ) -> None:
+        """Also if nobody asks anything of the kernel meanwhile."""
+        path = tmp_path / "x.db"
+        kernel = launch(
+            database_url=f"sqlite:///{path}",
+            env={"REBUNO_RETENTION": "1s", "REBUNO_CLEANUP_INTERVAL": "1s"},
+        )
+        run = self.begun(kernel, new_agent(kernel))
+        for number in range(10):
+            run.record("work", number)
+        run.complete().expect(204)
+        target = f"/v0/executions/{run.id}"
+        eventually(lambda: kernel.client().get(target).status == 404, HOUSEKEEPING_S)
+        kernel.limit_file_size(1)
+        eventually(lambda: kernel.client().get("/v0/ready").status == 503, HOUSEKEEPING_S)
+        assert steps_in(path) == 10
+        kernel.limit_file_size(2**62)
+        eventually(lambda: steps_in(path) == 0, 2 * HOUSEKEEPING_S)
+
+    @pytest.mark.slow
+    def test_waiting_for_room_costs_nothing(
+        self, launch: NewKernel, new_agent: NewAgent, tmp_path: Path
+    ) -> None:
+        kernel = launch(database_url=f"sqlite:///{tmp_path / 'x.db'}")
+        run = self.begun(kernel, new_agent(kernel))
+        kernel.limit_file_size(1)
+        run.submit("work").expect(503, "unavailable")
+        before = kernel.cpu_seconds()
+        let_pass(HOUSEKEEPING_S)
+        assert kernel.cpu_seconds() - before < 1
+        kernel.limit_file_size(2**62)
+        eventually(lambda: kernel.client().get("/v0/ready").status == 200)
+
+
+def steps_in(path: Path) -> int:
+    """Whether or not anybody can see them."""
+    with sqlite3.connect(path, timeout=10) as db:
+        return int(db.execute("SELECT count(*) FROM steps").fetchone()[0])
 
 
 class TestPlaces:
