@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from suite import bundles
+from suite import bundles, forks
 from suite.world import (
     BUILD,
     REPOSITORY,
@@ -29,7 +29,7 @@ FIRST_PARKED = 1000  # of mode_parked
 ROUNDS = ("hello", "disk", "kernel")  # interleaved: a machine has slow minutes
 SINGLES = (
     "paced", "wal", "replay", "long", "dispatch", "rest", "idle", "sse", "start", "policy",
-    "beside", "parked", "postgres", "sandbox",
+    "beside", "parked", "forks", "postgres", "sandbox",
 )  # fmt: skip
 
 
@@ -58,6 +58,7 @@ class Plan:
     beside_s: float = 5.0
     parked: int = 10_000
     parked_lease_s: int = 25
+    forks: int = 5
     sandbox_rounds: int = 5
 
 
@@ -65,7 +66,7 @@ QUICK = Plan(
     rounds=1, record_s=2.0, warmup_s=0.5, latency_s=1.0, hello_s=1.0, fsync_s=1.0, paced_s=4.0,
     wal_s=4.0, replay_steps=100, long_steps=4000, dispatches=50, idle=2000, readers=2000, starts=5,
     postgres_s=2.0, policy_pairs=2, policy_s=1.0, beside_rounds=1, beside_s=2.0, parked=2000,
-    parked_lease_s=10, sandbox_rounds=1,
+    parked_lease_s=10, forks=2, sandbox_rounds=1,
 )  # fmt: skip
 
 
@@ -280,6 +281,23 @@ class Measurements:
                 count=plan.parked, executions=FIRST_PARKED + plan.parked, lease=plan.parked_lease_s,
                 seconds=plan.parked_lease_s + 8, connections=16,
             )  # fmt: skip
+
+    # Forks, on both databases
+
+    def forks(self) -> Figures:
+        plan = self.plan
+        others = {"connections": 8, "rate": 250, "warmup": plan.warmup_s}
+        cluster, _ = postgres_cluster(self.world.folder)
+        figures: Figures = {}
+        try:
+            for name, url in (("sqlite", None), ("postgres", cluster.new_url())):
+                with self.world.kernel(url) as server:
+                    figures[name] = forks.measure(
+                        server, steps=plan.long_steps, forks=plan.forks, others=others
+                    )
+        finally:
+            cluster.close()
+        return figures
 
     # The SDK
 

@@ -201,6 +201,26 @@ def _restore(m: Measurements) -> Outcome:
     return Outcome(f"{restored:.0f} ms to {copied:.0f} ms", restored / copied)
 
 
+def _fork(database: str) -> Callable[[Measurements], Outcome]:
+    def find(m: Measurements) -> Outcome:
+        figures = m.figures["forks"][database]
+        took = statistics.median(figures["fork_ms"])
+        worst = max(figures["fork_ms"])
+        return Outcome(f"{took:.0f} ms, at most {worst:.0f} ({figures['steps']:,} steps)", took)
+
+    return find
+
+
+def _delay(database: str) -> Callable[[Measurements], Outcome]:
+    def find(m: Measurements) -> Outcome:
+        figures = m.figures["forks"][database]
+        quiet, beside = (figures[name]["max"] / 1000 for name in ("quiet", "beside"))
+        return Outcome(f"{beside:.1f} ms, without forks {quiet:.1f}", beside - quiet)
+
+    return find
+
+
+
 PROMISES = [
     Promise("step records/s, SQLite FULL, 64 connections", _crowd, "H", 0.15, 0.30, True),
     Promise("records per sync, 64 connections", _per_sync, "", 12, 24, True),
@@ -218,6 +238,10 @@ PROMISES = [
     Promise("start to first answer", _start, "ms", 60, 30),
     Promise("100 rules, 10 regexes: added CPU a step", _policy, "us", 5, 2),
     Promise("others beside 1 MiB and slow patterns: added p99", _beside, "ms", 5, None),
+    Promise("fork of a long run, SQLite", _fork("sqlite"), "ms", 1000, 400),
+    Promise("fork of a long run, Postgres", _fork("postgres"), "ms", 1000, 400),
+    Promise("others beside forks: added to the slowest, SQLite", _delay("sqlite"), "ms", 20, 5),
+    Promise("others beside forks: added to the slowest, Postgres", _delay("postgres"), "ms", 20, 5),
     Promise("memory of a parked execution", _parked, "KiB", 2, None),
     Promise("threads that parked executions add", _parked_threads, "", 0, None),
     Promise("Postgres, 64 connections, to pgbench", _postgres, "x", 1.0, 2.5, True),

@@ -20,9 +20,9 @@
 
 enum { AT_ONCE = 400 };
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-enum { LONG_RUN = 2000, FORK_MS = 20000, DELAY_MS = 2000 }; /* nothing is fast under these */
+enum { LONG_RUN = 2000 };
 #else
-enum { LONG_RUN = 20000, FORK_MS = 1000, DELAY_MS = 20 };
+enum { LONG_RUN = 20000 };
 #endif
 
 static void wait_done(struct bench *b, size_t n)
@@ -315,17 +315,14 @@ static void many_at_once(void **state)
     bench_close(&b);
 }
 
-/* Steps of a run one after the other, at least so many and until the fork is done: how long the
- * slowest one took. */
-static int64_t slowest_step(struct bench *b, const struct run *run, size_t least,
-                            const struct fork_wait *w)
+/* Steps of a run one after the other until the fork is done: how many were answered. */
+static size_t steps_beside(struct bench *b, const struct run *run, const struct fork_wait *w)
 {
-    int64_t slowest = 0;
+    size_t answered = 0;
     bool over = false;
 
-    for (size_t i = 0; i < least || !over; i++) {
+    while (!over) {
         size_t done = b->n_done;
-        int64_t begin = clock_mono_us();
         struct job job;
         char target[24];
 
@@ -333,40 +330,33 @@ static int64_t slowest_step(struct bench *b, const struct run *run, size_t least
         job_step(&job, run, target, STR("{}"));
         job_submit(b, &job);
         wait_done(b, done + 1);
-        if (clock_mono_us() - begin > slowest)
-            slowest = clock_mono_us() - begin;
         job_free(&job);
         pthread_mutex_lock(&b->lock);
-        over = w == NULL || w->done == 1;
+        over = w->done == 1;
         pthread_mutex_unlock(&b->lock);
+        answered += !over;
     }
-    return slowest;
+    return answered;
 }
 
-/* Whatever else the machine does makes one measurement worse, never better: the best of a few. */
+/* In many small parts, between which others have their turn. (How long all that takes is the
+ * bench's to say.) */
 static void a_long_run_is_forked_beside_others(void **state)
 {
-    enum { TRIES = 8 };
-    int64_t last, took = INT64_MAX, delay = INT64_MAX;
+    enum { FEWEST = LONG_RUN / 1000 };
+    struct fork_wait w;
     struct bench b;
+    int64_t last;
+    size_t answered;
 
     bench_open(&b, state, 2);
     add_steps(&b, &b.runs[0], 0, LONG_RUN);
     last = (int64_t)read_log(&b, &b.runs[0].id).n;
-    for (int i = 0; i < TRIES && (took > FORK_MS * 1000 || delay > DELAY_MS * 1000); i++) {
-        int64_t usual = slowest_step(&b, &b.runs[1], 200, NULL), begin = clock_mono_us(), slowest;
-        struct fork_wait w;
-
-        start_fork(&b, &w, &b.runs[0].id, last);
-        slowest = slowest_step(&b, &b.runs[1], 0, &w) - usual;
-        CHECKF(w.job.ok, "%s", w.job.err.message);
-        if (clock_mono_us() - begin < took)
-            took = clock_mono_us() - begin;
-        if (slowest < delay)
-            delay = slowest;
-    }
-    CHECKF(took <= FORK_MS * 1000, "a fork of %d steps takes %lld us", LONG_RUN, (long long)took);
-    CHECKF(delay <= DELAY_MS * 1000, "others wait %lld us for a fork", (long long)delay);
+    start_fork(&b, &w, &b.runs[0].id, last);
+    answered = steps_beside(&b, &b.runs[1], &w);
+    CHECKF(w.job.ok, "%s", w.job.err.message);
+    CHECKF(answered >= FEWEST, "%zu steps were answered while it was made", answered);
+    check_steps(&b, &w.job.id, (size_t)(LONG_RUN - LONG_RUN / 10));
     bench_close(&b);
 }
 

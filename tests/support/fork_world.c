@@ -159,7 +159,8 @@ void world_copy(struct fixture *f, const struct uuid *fork, const struct uuid *s
         };
     }
     *event = (struct event_copy){3, 2, 77, STR("step.proposed\t\"step_id\":1\nstep.allowed\t&\n")};
-    *slice = (struct fork_slice){pin->key, copies, n, event, 1};
+    *slice = (struct fork_slice){
+        .key = pin->key, .steps = copies, .n_steps = n, .events = event, .n_events = 1};
     pin->touched_at = f->ws.now.wall_us;
     ws_touch_fork(&f->ws, pin);
     ws_add_slice(&f->ws, slice);
