@@ -284,6 +284,16 @@ static void apply_retention(struct clock_work *cw)
 
 /* ---- recovery ---- */
 
+static void recovery_ends(const struct clock_work *cw)
+{
+    const struct engine_signals *s = &cw->en->signals;
+
+    if (cw->recovering || atomic_exchange(&cw->en->recovered, true))
+        return;
+    if (s->dispatches_queued != NULL)
+        s->dispatches_queued(s->ctx);
+}
+
 /* What the kernel before this one had in hand: deliveries nobody will answer go back to the queue;
  * agents that lived through it keep their attempt. */
 static bool recover_leased(struct clock_work *cw)
@@ -298,8 +308,10 @@ static bool recover_leased(struct clock_work *cw)
         return false;
     }
     cw->recovering = n == BATCH;
-    if (n == 0)
+    if (n == 0) {
+        recovery_ends(cw);
         return true;
+    }
     memset(cw->batch, 0, n * sizeof(struct command));
     for (size_t i = 0; i < n; i++) {
         cw->batch[i].type = COMMAND_RECOVER;
@@ -309,6 +321,7 @@ static bool recover_leased(struct clock_work *cw)
     cw->recovered = ids[n - 1];
     engine_run_all(cw->en, cw->batch, n);
     FAULT("engine.recovery.after");
+    recovery_ends(cw);
     return true;
 }
 

@@ -53,6 +53,7 @@ struct engine *engine_new(const struct engine_options *opt, struct err *e)
     lease_board_init(&en->leases);
     delta_wants_init(&en->deltas);
     atomic_init(&en->writable, true);
+    atomic_init(&en->recovered, !store_was_alone(opt->store));
     clock_init(en);
     pthread_mutex_init(&en->quiet_lock, NULL);
     cond_init_mono(&en->quiet_cond);
@@ -134,6 +135,11 @@ void engine_run_all(struct engine *en, struct command *cmds, size_t n)
 void engine_run(struct engine *en, struct command *cmd)
 {
     engine_run_all(en, cmd, 1);
+}
+
+bool engine_may_deliver(const struct engine *en)
+{
+    return atomic_load(&en->recovered);
 }
 
 bool engine_writable(const struct engine *en)

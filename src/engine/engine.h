@@ -54,6 +54,10 @@ void engine_run(struct engine *en, struct command *cmd);
 struct policy_cache *engine_policies(const struct engine *en);
 /* The last write succeeded, or a probe since then did. Any thread. */
 bool engine_writable(const struct engine *en);
+/* What was claimed before this kernel's start has been given back: what is claimed from now on is
+ * its own. Until then it must claim nothing, or it would take its own deliveries for those of a
+ * kernel that is gone. signals.dispatches_queued is called when this becomes true. Any thread. */
+bool engine_may_deliver(const struct engine *en);
 /* When the lease of this execution ends, where the store does not know (SQLite): wall time, 0 when
  * not leased. Any thread. */
 int64_t engine_lease_end(struct engine *en, const struct uuid *execution_id);

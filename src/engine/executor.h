@@ -43,6 +43,8 @@ struct engine {
     atomic_bool writable;
     atomic_bool
         reload_leased; /* SQLite: a working set was thrown away; the clock loads its leases anew */
+    /* What the kernel before this one had in hand has been taken up. */
+    atomic_bool recovered;
     struct aside *aside;
     struct orphans *orphans;
     struct fork_lanes *forks;

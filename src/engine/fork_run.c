@@ -77,14 +77,23 @@ static void part_written(struct run *run)
     buf_clear(&run->bodies);
 }
 
-static bool write_part(struct run *run, struct err *e)
+static bool run_part(struct run *run, const struct fork_part *part, size_t bytes, struct err *e)
 {
-    struct command cmd = {.type = COMMAND_FORK_PART, .bytes = run->bodies.n};
+    struct command cmd = {.type = COMMAND_FORK_PART, .bytes = bytes};
 
-    cmd.in.fork_part = next_part(run);
+    cmd.in.fork_part = *part;
     if (!run_command(run, &cmd, e))
         return false;
     FAULT("fork.part");
+    return true;
+}
+
+static bool write_part(struct run *run, struct err *e)
+{
+    const struct fork_part part = next_part(run);
+
+    if (!run_part(run, &part, run->bodies.n, e))
+        return false;
     part_written(run);
     return true;
 }
@@ -271,17 +280,15 @@ static bool write_checkpoints(struct run *run, size_t *written, struct err *e)
 
     *written = 0;
     while (copied.n_checkpoints - *written > ROWS_A_PART) {
-        struct command cmd = {.type = COMMAND_FORK_PART, .bytes = BYTES_A_PART};
         size_t n = take_checkpoints(&copied, *written, started, rows);
-
-        cmd.in.fork_part = (struct fork_part){
+        const struct fork_part part = {
             .fork_id = run->job->id,
             .slice = {.checkpoints = rows, .n_checkpoints = n},
             .checkpoint_seq = first_seq + (int64_t)*written,
         };
-        if (!run_command(run, &cmd, e))
+
+        if (!run_part(run, &part, BYTES_A_PART, e))
             return false;
-        FAULT("fork.part");
         *written += n;
     }
     return true;
