@@ -11,8 +11,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 
-static const int64_t SAFETY_POLL_US = 2 * US_PER_S;   /* behind the signals, should one be lost */
-static const int64_t START_PAUSE_US = 10 * US_PER_MS; /* looks while the engine recovers */
+static const int64_t SAFETY_POLL_US = 2 * US_PER_S; /* behind the signals, should one be lost */
 static const int64_t RETRY_PAUSE_US =
     100 * US_PER_MS; /* after the store refused a claim or an outcome */
 static const int64_t RACE_PAUSE_US = 5 * US_PER_MS; /* after a claim found nothing to claim */
@@ -212,11 +211,9 @@ static void look(struct sender *s)
 
     if (room_for(s, ANSWERS) <= 0 || s->claims_out > 0 || clock_mono_us() < s->next_look_us)
         return;
-    if (!engine_may_deliver(s->opt.engine)) {
-        s->next_look_us = clock_mono_us() + START_PAUSE_US;
-        return;
-    }
     atomic_store(&s->wanted, false); /* before the read: what commits after it sets it again */
+    if (!engine_may_deliver(s->opt.engine)) /* so does the end of the recovery */
+        return;
     s->next_due_us = INT64_MAX;
     if (claim_due(s, ANSWERS, &e) && claim_due(s, UNHEARD, &e) && claim_due(s, SILENT, &e))
         return;

@@ -290,9 +290,71 @@ static void a_commit_whose_fate_is_unknown(void **state)
     cutting_proxy_stop(p);
 }
 
+/* ---- starting ---- */
+
+static void on_dispatches_queued(void *ctx)
+{
+    atomic_fetch_add((atomic_int *)ctx, 1);
+}
+
+static struct engine *new_engine(struct fixture *f, struct policy_cache *policies, atomic_int *told)
+{
+    struct engine_options opt = {
+        .store = f->store,
+        .settings = &f->settings,
+        .policies = policies,
+        .executors = 1,
+        .signals = {.ctx = told, .dispatches_queued = on_dispatches_queued}};
+    struct err e;
+    struct engine *en = engine_new(&opt, &e);
+
+    CHECKF(en != NULL, "%s", e.message);
+    return en;
+}
+
+/* What a kernel that is gone had claimed is given back, all of it, before this one may claim
+ * anything: its own claims would look the same. */
+static void nothing_is_delivered_before_what_was_claimed_is_given_back(void **state)
+{
+    enum { CLAIMED = 600 }; /* several batches */
+    struct policy_cache *policies = policy_cache_new();
+    atomic_int told = 0;
+    struct fixture f;
+    struct engine *en;
+    struct err e;
+
+    fixture_open(&f, *(enum fixture_kind *)*state);
+    fixture_agent(&f, "a");
+    for (size_t i = 0; i < CLAIMED; i++) {
+        struct uuid id = fixture_claimed(&f);
+        struct execution *x = fixture_get(&f, &id);
+
+        x->dispatch->status = DISPATCH_CLAIMED;
+        ws_touch_dispatch(&f.ws, x);
+        fixture_commit(&f);
+    }
+    fixture_reopen(&f);
+    store_writer_close(f.w);
+    en = new_engine(&f, policies, &told);
+    assert_false(engine_may_deliver(en));
+    CHECKF(engine_start(en, &e), "%s", e.message);
+    for (int64_t until = clock_mono_us() + PATIENCE_US; !engine_may_deliver(en);)
+        CHECKF(clock_mono_us() < until, "it never may");
+    assert_string_equal(fixture_sql(&f, "SELECT count(*) FROM dispatches WHERE status = 'claimed'"),
+                        "0");
+    assert_true(engine_stop(en, PATIENCE_US));
+    assert_true(atomic_load(&told) > 0);
+    engine_free(en);
+    f.w = store_writer_open(f.store, &e);
+    CHECKF(f.w != NULL, "%s", e.message);
+    fixture_close(&f);
+    policy_cache_free(policies);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        ON_BOTH(nothing_is_delivered_before_what_was_claimed_is_given_back),
         ON_BOTH(a_hanging_judge_delays_its_own_step_only),
         ON_BOTH(a_bundle_is_compiled_at_its_first_use),
         ON_BOTH(a_bundle_that_does_not_compile_denies),
