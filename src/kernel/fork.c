@@ -157,18 +157,17 @@ static struct execution *new_fork(struct working_set *ws, const struct fork_fini
                                   const struct fork_pin *pin)
 {
     struct execution *exec = ws_new_execution(ws, &pin->id, cmd->agent_id, cmd->session);
+    struct forking *forking = arena_new(&ws->arena, struct forking);
 
+    *forking = (struct forking){cmd->source, cmd->at_seq, cmd->restoration, cmd->policy_bundle};
     exec->key = pin->key;
     exec->forked = true;
-    exec->forked_from = cmd->source;
-    exec->fork_seq = cmd->at_seq;
     exec->input = cmd->input;
     exec->on_behalf_of = cmd->on_behalf_of;
     exec->created_by = cmd->created_by;
-    exec->restoration = cmd->restoration;
     exec->has_policy = str_present(cmd->policy_bundle);
-    exec->policy_bundle = cmd->policy_bundle;
-    exec->policy_hash = cmd->policy_hash;
+    exec->bundle.hash = cmd->policy_hash;
+    exec->forking = forking;
     exec->tokens = cmd->tokens;
     buf_add(&exec->indeterminate, cmd->indeterminate);
     /* Copied steps were never counted as submissions of a claim: a first claim that is number 1

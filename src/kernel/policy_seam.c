@@ -352,7 +352,7 @@ static enum policy_verdict match_and_decide(struct deciding *d)
 enum policy_verdict policy_decide(struct working_set *ws, const struct policy_question *q,
                                   struct policy_answer *out)
 {
-    const struct agent_bundle own = {.has_policy = true, .hash = q->execution->policy_hash};
+    const struct agent_bundle own = {.has_policy = true, .hash = q->execution->bundle.hash};
     const struct agent_bundle *bundle =
         q->execution->has_policy ? &own : ws_agent_bundle(ws, q->execution);
     struct deciding d = {.ws = ws, .q = q, .out = out};

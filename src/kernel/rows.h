@@ -82,6 +82,15 @@ struct agent_bundle {
     struct hash hash;
 };
 
+/* What only a fork's creation writes. Borrowed from its command. */
+struct forking {
+    struct uuid source;
+    int64_t at_seq;
+    struct str restoration;   /* JSON; absent: none */
+    struct str policy_bundle; /* its own; absent: none */
+};
+
+/* There may be very many of them at once: small fields stand together. */
 struct execution {
     int64_t key; /* the store's; 0 until applied */
     struct uuid id;
@@ -89,71 +98,65 @@ struct execution {
     struct str session;  /* owned by the row; absent: none */
     struct uuid parent;  /* nil: none */
     enum execution_status status;
-    int64_t last_seq; /* of the last event */
+    enum owner_state owner;
+    unsigned row;
+    bool forked;           /* it is a fork: what has an effect is not repeated unasked */
+    bool has_policy;       /* its own, which only a fork may have: bundle.hash is its hash */
+    bool suspended;        /* blocked, and its agent waits for its subagents too */
+    bool owes;             /* the step that spawned it has not been told of its end */
+    bool resources_known;  /* `resources` is complete; true at once when n_registered is 0 */
+    bool tallies_complete; /* all counts and keys of the current claim are here: one that is not is
+                              0 */
+    bool live_known;       /* `live` is complete */
+    bool pending_known;    /* `pending` is complete */
+    bool session_tokens_known;
+    /* SQLite: the counts of an ended delivery whose last call is a lease's term ago; nothing is
+     * submitted under it any more. */
+    bool counts_lost;
+    bool lease_changed; /* lease_until was renewed in this group */
+    bool in_group;      /* it is on the working set's list of this group's rows */
+    int64_t last_seq;   /* of the last event */
     int64_t created_at, ended_at;
     int64_t deadline_at; /* wall; 0: none */
     int64_t claim;       /* claims so far, over all its dispatches */
-    enum owner_state owner;
     struct uuid owner_dispatch;
     int64_t owner_attempt;
     /* Lease clock. WORKING: when the owner's lease runs out. ENDED: a lease's term after the
      * owner's last call; until then calls of it that still run hold the next delivery back. */
     int64_t lease_until;
     int64_t owner_lease_us; /* the term of the owner's leases */
+    int64_t lease_shown;    /* the end that engine/lease_board.c shows to readers, wall; 0: none */
     int64_t tokens;         /* input and output tokens recorded on its steps */
     struct buf
         indeterminate; /* owned: the struct call_key of each step that failed as indeterminate */
-    bool forked;       /* it is a fork: what has an effect is not repeated unasked */
-    bool has_policy; /* its own bundle, which only a fork may have; then policy_hash is its hash */
-    struct hash policy_hash;
-    bool suspended;           /* blocked, and its agent waits for its subagents too */
-    int64_t awaited;          /* executing steps of it that have started a subagent */
-    int64_t spawns;           /* subagents that its steps have started */
+    struct buf parked; /* owned: a struct parked for each step that a rate limit parked and that
+                          has not come back yet */
+    int64_t awaited;   /* executing steps of it that have started a subagent */
+    int64_t spawns;    /* subagents that its steps have started */
     struct uuid spawned_by;   /* the execution whose step started it; nil: none did */
     struct hash spawned_step; /* meaningful with spawned_by */
-    bool owes;                /* that step has not been told of its end */
-    struct buf above;     /* owned: the sessions of those that it was spawned by, all the way up,
-                             each with a NUL behind it: they would wait for each other */
-    int64_t n_registered; /* resources */
+    struct str above; /* owned: the sessions of those that it was spawned by, all the way up, each
+                         with a NUL behind it: they would wait for each other; absent: none */
+    int64_t n_registered;       /* resources */
     struct resource *resources; /* in order of registration; array and rows' texts owned */
     size_t n_resources;
-    bool resources_known; /* `resources` is complete; true at once when n_registered is 0 */
-    struct buf parked; /* owned: a struct parked for each step that a rate limit parked and that has
-                          not come back yet */
-    struct dispatch *dispatch; /* the live one (queued, claimed, acked), or NULL; owned */
+    struct agent_bundle bundle; /* its agent's, so that a step need not read the agent's row; or
+                                   its own */
+    struct dispatch *dispatch;  /* the live one (queued, claimed, acked), or NULL; owned */
+    struct map tallies;         /* call_key → struct tally, owned */
+    struct map keys;            /* 16-byte key hash → struct submission_key, owned */
+    struct step **live; /* proposed, awaiting, allowed and executing steps in order of creation;
+                           array owned */
+    size_t n_live, cap_live;
 
     /* Only in the group that writes them; borrowed from the command or the group's arena. */
     struct str input, output, state, failure_reason;
     struct str idempotency_key, created_by, on_behalf_of; /* set at creation alone */
-    struct uuid forked_from;                              /* likewise, of a fork; nil: none */
-    int64_t fork_seq;
-    struct str restoration;   /* likewise; JSON; absent: none */
-    struct str policy_bundle; /* likewise; its own */
-
-    struct map tallies;    /* call_key → struct tally, owned */
-    struct map keys;       /* 16-byte key hash → struct submission_key, owned */
-    bool tallies_complete; /* all counts and keys of the current claim are here: one that is not is
-                              0 */
-    struct step **live;    /* proposed, awaiting, allowed and executing steps in order of creation;
-                              array owned */
-    size_t n_live, cap_live;
-    bool live_known; /* `live` is complete */
-    /* Only in this group: tokens recorded on the other executions of its session. */
-    int64_t session_tokens;
-    bool session_tokens_known;
-    /* SQLite: the counts of an ended delivery whose last call is a lease's term ago; nothing is
-     * submitted under it any more. */
-    bool counts_lost;
-    struct agent_bundle bundle; /* its agent's, so that a step need not read the agent's row */
-    /* Only in this group: its pending approvals, oldest first; group arena. */
-    struct approval **pending;
+    const struct forking *forking;                        /* likewise, of a fork; NULL: none */
+    int64_t session_tokens;    /* recorded on the other executions of its session */
+    struct approval **pending; /* its pending approvals, oldest first */
     size_t n_pending, cap_pending;
-    bool pending_known;            /* `pending` is complete */
-    struct transition *transition; /* what this group appends to its log so far; group arena */
-    int64_t lease_shown; /* the end that engine/lease_board.c shows to readers, wall; 0: none */
-    bool lease_changed;  /* lease_until was renewed in this group */
-    bool in_group;       /* it is on the working set's list of this group's rows */
-    unsigned row;
+    struct transition *transition; /* what this group appends to its log so far */
 };
 
 struct step {
@@ -161,11 +164,14 @@ struct step {
     struct hash id;
     struct execution *execution; /* borrowed */
     enum step_kind kind;
-    struct str target; /* owned by the row */
-    struct hash args_hash;
-    int64_t occurrence;
     enum step_status status;
     enum idempotency idempotency;
+    unsigned row;
+    bool in_group;
+    struct hash args_hash;
+    struct uuid subagent; /* the execution that it started; nil: none */
+    struct str target;    /* owned by the row */
+    int64_t occurrence;
     int64_t claim;      /* under which it was last told to proceed */
     struct str args;    /* group: set when new */
     struct str result;  /* group: loaded with a terminal step, or set by its outcome; absent: none.
@@ -174,11 +180,8 @@ struct step {
     struct str rule_id; /* group: of a denied or held step */
     struct str affects; /* owned by the row: the keys of the resources that it declared when it was
                            last told to proceed, a JSON list of texts; absent: none */
-    struct uuid subagent;                         /* the execution that it started; nil: none */
-    struct usage usage;                           /* of a succeeded llm_call; both -1: none */
+    struct usage usage; /* of a succeeded llm_call; both -1: none */
     int64_t created_at, started_at, completed_at; /* wall; 0: not yet */
-    bool in_group;
-    unsigned row;
 };
 
 /* A step that a rate limit parked: it has its token, from `until` on. */

@@ -45,9 +45,9 @@ enum verdict subagent_find(struct working_set *ws, const struct execution_creati
 }
 
 /* Is `session` one of those that `above` lists, each with a NUL behind it? */
-static bool lists(const struct buf *above, struct str session)
+static bool lists(struct str above, struct str session)
 {
-    struct str rest = buf_str(above);
+    struct str rest = above;
 
     while (rest.n > 0) {
         size_t n = strnlen(rest.p, rest.n);
@@ -74,7 +74,7 @@ enum verdict subagent_check(struct working_set *ws, const struct execution_creat
         return REFUSE(e, ERR_CONFLICT, "spawned_by: the step is %s, not executing",
                       step_status_name(step->status).p);
     if (str_present(cmd->session) &&
-        (str_eq(cmd->session, spawner->session) || lists(&spawner->above, cmd->session)))
+        (str_eq(cmd->session, spawner->session) || lists(spawner->above, cmd->session)))
         return REFUSE(e, ERR_VALIDATION,
                       "session: %.*s is held by an execution that waits for this one; they would "
                       "wait for each other",
@@ -84,6 +84,22 @@ enum verdict subagent_check(struct working_set *ws, const struct execution_creat
                       "idempotency_key: it belongs to an execution that was not started by this "
                       "step");
     return VERDICT_DONE;
+}
+
+/* What a subagent of it must not want to hold. */
+static struct str sessions_above(struct working_set *ws, const struct execution *spawner)
+{
+    struct buf names = {0};
+    struct str copy;
+
+    if (!str_present(spawner->session))
+        return spawner->above;
+    buf_add(&names, spawner->above);
+    buf_add(&names, spawner->session);
+    buf_add_byte(&names, '\0');
+    copy = arena_str(&ws->arena, buf_str(&names));
+    buf_free(&names);
+    return copy;
 }
 
 void subagent_link(struct working_set *ws, struct execution *exec,
@@ -97,11 +113,7 @@ void subagent_link(struct working_set *ws, struct execution *exec,
     exec->spawned_by = cmd->spawner;
     exec->spawned_step = cmd->spawned_step;
     exec->owes = true;
-    buf_add(&exec->above, buf_str(&spawner->above));
-    if (str_present(spawner->session)) {
-        buf_add(&exec->above, spawner->session);
-        buf_add_byte(&exec->above, '\0');
-    }
+    ws_set_text(&exec->above, sessions_above(ws, spawner));
     step->subagent = exec->id;
     ws_touch_step(ws, step);
     spawner->spawns++;

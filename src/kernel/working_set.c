@@ -35,7 +35,7 @@ static void execution_free(struct execution *exec)
     ws_tallies_free(exec);
     buf_free(&exec->indeterminate);
     buf_free(&exec->parked);
-    buf_free(&exec->above);
+    free((void *)(uintptr_t)exec->above.p);
     ws_resources_free(exec);
     free(exec->dispatch);
     free(exec->live);
@@ -247,7 +247,7 @@ static void end_group_executions(struct working_set *ws)
         exec->pending = NULL;
         exec->n_pending = exec->cap_pending = 0;
         exec->pending_known = exec->session_tokens_known = false;
-        exec->restoration = exec->policy_bundle = STR_NONE;
+        exec->forking = NULL;
         ws_resources_end_group(exec);
         if (exec->dispatch != NULL)
             exec->dispatch->row = ROW_CLEAN;

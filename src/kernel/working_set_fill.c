@@ -57,8 +57,7 @@ struct execution *ws_put_execution(struct working_set *ws, const struct executio
     buf_add(&exec->indeterminate, buf_str(&row->indeterminate));
     exec->parked = (struct buf){0};
     buf_add(&exec->parked, buf_str(&row->parked));
-    exec->above = (struct buf){0};
-    buf_add(&exec->above, buf_str(&row->above));
+    exec->above = owned_str(row->above);
     exec->resources = NULL;
     exec->n_resources = 0;
     exec->resources_known = row->n_registered == 0;

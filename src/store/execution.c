@@ -65,11 +65,11 @@ static void read_relations(struct db *db, struct arena *a, struct execution *exe
     if (db_get_uuid(db, 21, &exec->spawned_by))
         db_get_hash(db, 22, &exec->spawned_step);
     exec->owes = db_get_int(db, 23) != 0;
-    borrow(db, 24, a, &exec->above);
+    exec->above = db_get_copy(db, 24, a);
     exec->forked = db_get_uuid(db, 25, &source);
     exec->has_policy = str_present(db_get_str(db, 26));
     if (exec->has_policy)
-        db_get_hash(db, 26, &exec->policy_hash);
+        db_get_hash(db, 26, &exec->bundle.hash);
 }
 
 static void on_execution(void *ctx, struct db *db, size_t row)
@@ -280,6 +280,8 @@ static void bind_counts(struct db *db, const struct execution *exec)
 /* What it is born with, and keeps. */
 static void bind_origin(struct apply *ap, const struct execution *exec)
 {
+    static const struct forking none;
+    const struct forking *forking = exec->forking == NULL ? &none : exec->forking;
     struct db *db = ap->db;
 
     db_uuid_opt(db, &exec->spawned_by);
@@ -288,15 +290,15 @@ static void bind_origin(struct apply *ap, const struct execution *exec)
     else
         db_hash(db, &exec->spawned_step);
     db_int_opt(db, exec->owes);
-    bind_buf(db, &exec->above);
-    db_uuid_opt(db, &exec->forked_from);
-    db_int_opt(db, exec->fork_seq);
+    db_bytes(db, exec->above);
+    db_uuid_opt(db, &forking->source);
+    db_int_opt(db, forking->at_seq);
     if (exec->has_policy)
-        db_hash(db, &exec->policy_hash);
+        db_hash(db, &exec->bundle.hash);
     else
         db_bytes(db, STR_NONE);
-    payload_bind(&ap->payloads, exec->restoration);
-    payload_bind(&ap->payloads, exec->policy_bundle);
+    payload_bind(&ap->payloads, forking->restoration);
+    payload_bind(&ap->payloads, forking->policy_bundle);
 }
 
 /* A fork has its key already: what is copied lies under it. */

@@ -273,6 +273,7 @@ static void steps_are_read_in_pages(void **state)
 static void a_source_is_read(void **state)
 {
     struct fixture f;
+    struct forking forking;
     struct execution *exec;
     struct fork_source source;
     struct call_key call = fixture_call(3);
@@ -292,9 +293,9 @@ static void a_source_is_read(void **state)
     exec->input = world_args(&f, 1, LARGE);
     exec->on_behalf_of = ODD;
     exec->forked = exec->has_policy = true;
-    exec->forked_from = parent;
-    exec->policy_hash = fixture_hash(5);
-    exec->policy_bundle = world_args(&f, 2, 5000);
+    exec->bundle.hash = fixture_hash(5);
+    forking = (struct forking){.source = parent, .policy_bundle = world_args(&f, 2, 5000)};
+    exec->forking = &forking;
     buf_add(&exec->indeterminate, str_make(call.b, sizeof(call.b)));
     fixture_commit(&f);
     assert_true(store_read_fork_source(f.r, &id, &f.arena, &source, &found, &e));

@@ -275,8 +275,8 @@ static void its_own_payloads_are_freed(void **state)
         exec = fixture_execution(&f, "a");
         id = exec->id;
         exec->input = world_args(&f, 1, size);
-        exec->restoration = world_args(&f, 2, size);
-        exec->policy_bundle = world_args(&f, 3, size);
+        exec->forking = &(const struct forking){.restoration = world_args(&f, 2, size),
+                                                .policy_bundle = world_args(&f, 3, size)};
         exec->has_policy = true;
         fixture_commit(&f);
         exec = fixture_get(&f, &id);

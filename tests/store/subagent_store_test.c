@@ -54,14 +54,14 @@ static void a_subagent_comes_back(void **state)
     x->spawned_by = spawner;
     x->spawned_step = step;
     x->owes = true;
-    buf_add(&x->above, above);
+    ws_set_text(&x->above, above);
     fixture_commit(&f);
     fixture_reopen(&f);
     x = fixture_get(&f, &id);
     assert_id(x->spawned_by, spawner);
     assert_hash(x->spawned_step, step);
     assert_true(x->owes);
-    assert_str(buf_str(&x->above), above);
+    assert_str(x->above, above);
     assert_false(x->forked || x->has_policy || x->suspended);
     assert_int_equal(x->spawns + x->awaited + x->n_registered, 0);
     assert_id(view(&f, &id).spawned_by, spawner);
@@ -82,11 +82,11 @@ static void a_subagent_comes_back(void **state)
     assert_int_equal(x->ended_at, 77);
     assert_id(x->spawned_by, spawner);
     assert_hash(x->spawned_step, step);
-    assert_str(buf_str(&x->above), above);
+    assert_str(x->above, above);
     x = fixture_get(&f, &other);
     assert_id(x->spawned_by, NIL);
     assert_false(x->owes);
-    assert_int_equal(x->above.n, 0);
+    assert_false(str_present(x->above));
     assert_id(view(&f, &other).spawned_by, NIL);
     fixture_close(&f);
 }
@@ -136,19 +136,19 @@ static void a_fork_comes_back(void **state)
     x = fixture_execution(&f, "a");
     id = x->id;
     x->forked = true;
-    x->forked_from = source;
-    x->fork_seq = 12;
-    x->restoration = str_make(large, LARGE);
+    x->forking = &(const struct forking){.source = source,
+                                         .at_seq = 12,
+                                         .restoration = str_make(large, LARGE),
+                                         .policy_bundle = STR("rules: []\n")};
     x->has_policy = true;
-    x->policy_hash = policy;
-    x->policy_bundle = STR("rules: []\n");
+    x->bundle.hash = policy;
     fixture_commit(&f);
     fixture_reopen(&f);
     x = fixture_get(&f, &id);
     assert_true(x->forked);
     assert_true(x->has_policy);
-    assert_hash(x->policy_hash, policy);
-    assert_str(x->policy_bundle, STR_NONE);
+    assert_hash(x->bundle.hash, policy);
+    assert_null(x->forking);
     x->tokens = 9;
     ws_touch_execution(&f.ws, x);
     fixture_commit(&f);

@@ -171,11 +171,12 @@ void world_appear(struct fixture *f, const struct uuid *fork, const struct uuid 
 {
     struct fork_pin *pin = pin_of(f, fork);
     struct execution *exec = ws_new_execution(&f->ws, fork, STR("a"), STR_NONE);
+    const struct forking forking = {.source = *source};
     struct uuid dispatch = fixture_uuid(f);
 
     exec->key = pin->key;
     exec->forked = true;
-    exec->forked_from = *source;
+    exec->forking = &forking;
     exec->status = EXECUTION_RUNNING;
     exec->created_at = f->ws.now.wall_us;
     exec->input = STR("{}");

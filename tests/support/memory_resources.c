@@ -173,13 +173,15 @@ static void apply_execution(struct memory_store *m, const struct execution *exec
     if (exec->row == ROW_NEW) {
         x->spawned_by = exec->spawned_by;
         x->spawned_step = exec->spawned_step;
-        buf_add(&x->above, buf_str(&exec->above));
+        buf_add(&x->above, exec->above);
         x->forked = exec->forked;
-        x->forked_from = exec->forked_from;
-        x->fork_seq = exec->fork_seq;
         x->has_policy = exec->has_policy;
-        x->policy_hash = exec->policy_hash;
-        x->restoration = text(exec->restoration);
+        x->policy_hash = exec->has_policy ? exec->bundle.hash : (struct hash){{0}};
+    }
+    if (exec->forking != NULL) {
+        x->forked_from = exec->forking->source;
+        x->fork_seq = exec->forking->at_seq;
+        x->restoration = text(exec->forking->restoration);
     }
     x->awaited = exec->awaited;
     x->spawns = exec->spawns;

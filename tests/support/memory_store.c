@@ -176,10 +176,10 @@ static void load_execution(struct memory_store *m, struct working_set *ws, const
     row.owes = x->owes;
     row.forked = x->forked;
     row.has_policy = x->has_policy;
-    row.policy_hash = x->policy_hash;
+    row.bundle.hash = x->policy_hash;
     row.spawned_by = x->spawned_by;
     row.spawned_step = x->spawned_step;
-    row.above = x->above;
+    row.above = x->above.n > 0 ? buf_str(&x->above) : STR_NONE;
     row.n_registered = (int64_t)x->resources.n;
     row.tallies_complete = m->leases_in_set;
     exec = ws_put_execution(ws, &row, x->has_dispatch ? &x->dispatch : NULL);
