@@ -5,19 +5,39 @@
 #include "kernel/event.h"
 #include "support/check.h"
 
-void decide(struct world *w, struct command *cmd)
+void decide_group(struct world *w, struct command *cmds, size_t n)
 {
-    cmd->arena = &w->arena;
-    cmd->verdict = VERDICT_NEED;
-    command_names(&w->ws, cmd);
-    for (int round = 0; cmd->verdict == VERDICT_NEED; round++) {
+    bool undecided = true;
+
+    for (size_t i = 0; i < n; i++) {
+        cmds[i].arena = &w->arena;
+        cmds[i].verdict = VERDICT_NEED;
+        command_names(&w->ws, &cmds[i]);
+    }
+    for (int round = 0; undecided; round++) {
         assert_true(round < 8);
         memory_store_load(&w->m, &w->ws);
-        command_decide(&w->ws, cmd);
+        undecided = false;
+        for (size_t i = 0; i < n; i++) {
+            if (cmds[i].verdict == VERDICT_NEED)
+                command_decide(&w->ws, &cmds[i]);
+            undecided |= cmds[i].verdict == VERDICT_NEED;
+        }
     }
-    assert_true(command_keep_answer(cmd));
+    for (size_t i = 0; i < n; i++)
+        assert_true(command_keep_answer(&cmds[i]));
+}
+
+void apply_group(struct world *w)
+{
     memory_store_apply(&w->m, &w->ws);
     ws_end_group(&w->ws);
+}
+
+void decide(struct world *w, struct command *cmd)
+{
+    decide_group(w, cmd, 1);
+    apply_group(w);
 }
 
 void world_init(struct world *w, bool leases_in_set)

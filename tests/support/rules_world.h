@@ -20,6 +20,9 @@ struct world {
 void world_init(struct world *w, bool leases_in_set);
 void world_free(struct world *w);
 void decide(struct world *w, struct command *cmd); /* in a group of its own, and applied */
+/* All of them in one group, in this order, which apply_group then applies. */
+void decide_group(struct world *w, struct command *cmds, size_t n);
+void apply_group(struct world *w);
 struct memory_execution *row(struct world *w);
 void pass(struct world *w, int64_t us); /* time */
 void claim(struct world *w);            /* the queued dispatch, once it is due */

@@ -29,36 +29,6 @@ static void setting(struct world *w, struct command *cmd, const char *yaml)
     policy_unref(p);
 }
 
-/* One group, not applied yet. */
-static void decide_all(struct world *w, struct command *cmds, size_t n)
-{
-    bool undecided = true;
-
-    for (size_t i = 0; i < n; i++) {
-        cmds[i].arena = &w->arena;
-        cmds[i].verdict = VERDICT_NEED;
-        command_names(&w->ws, &cmds[i]);
-    }
-    for (int round = 0; undecided; round++) {
-        assert_true(round < 8);
-        memory_store_load(&w->m, &w->ws);
-        undecided = false;
-        for (size_t i = 0; i < n; i++) {
-            if (cmds[i].verdict == VERDICT_NEED)
-                command_decide(&w->ws, &cmds[i]);
-            undecided |= cmds[i].verdict == VERDICT_NEED;
-        }
-    }
-    for (size_t i = 0; i < n; i++)
-        assert_true(command_keep_answer(&cmds[i]));
-}
-
-static void apply(struct world *w)
-{
-    memory_store_apply(&w->m, &w->ws);
-    ws_end_group(&w->ws);
-}
-
 /* How many agents a submission names before anything is loaded. */
 static size_t agents_named(struct world *w)
 {
@@ -146,11 +116,11 @@ static void test_within_one_group(void **state)
         fill_call(&w, &cmds[2], "t", "3");
         setting(&w, &cmds[3], ALLOWS);
         fill_call(&w, &cmds[4], "t", "4");
-        decide_all(&w, cmds, 5);
+        decide_group(&w, cmds, 5);
         assert_int_equal(cmds[0].out.step.decision, DECISION_PROCEED);
         assert_int_equal(cmds[2].out.step.decision, DECISION_DENIED);
         assert_int_equal(cmds[4].out.step.decision, DECISION_PROCEED);
-        apply(&w);
+        apply_group(&w);
         submit(&w, 5, DECISION_PROCEED);
         world_free(&w);
     }
@@ -170,7 +140,7 @@ static void test_a_group_that_failed(void **state)
         set_policy(&w, DENIES);
         setting(&w, &cmds[0], ALLOWS);
         fill_call(&w, &cmds[1], "t", "1");
-        decide_all(&w, cmds, 2);
+        decide_group(&w, cmds, 2);
         assert_int_equal(cmds[1].out.step.decision, DECISION_PROCEED);
         before = w.ws.agents_version;
         memory_store_forget(&w.m, &w.ws);
@@ -336,7 +306,7 @@ static void random_group(struct world *w, struct prng *r, int *current, int *cal
         want[i] = now;
         fill_call(w, &cmds[i], "t", arena_printf(&w->arena, "%d", ++*calls).p);
     }
-    decide_all(w, cmds, n);
+    decide_group(w, cmds, n);
     for (size_t i = 0; i < n; i++)
         if (want[i] >= 0)
             CHECKF(said(&cmds[i]) == want[i], "command %zu of %zu", i, n);
@@ -344,7 +314,7 @@ static void random_group(struct world *w, struct prng *r, int *current, int *cal
         memory_store_forget(&w->m, &w->ws);
         return;
     }
-    apply(w);
+    apply_group(w);
     *current = now;
 }
 

@@ -6,30 +6,12 @@
 #include "kernel/event.h"
 #include "support/rules_world.h"
 
-/* In one group, in this order. */
 static void decide_all(struct world *w, struct command *cmds, size_t n)
 {
-    bool undecided = true;
-
-    for (size_t i = 0; i < n; i++) {
-        cmds[i].arena = &w->arena;
-        cmds[i].verdict = VERDICT_NEED;
-        command_names(&w->ws, &cmds[i]);
-    }
-    for (int round = 0; undecided; round++) {
-        assert_true(round < 8);
-        memory_store_load(&w->m, &w->ws);
-        undecided = false;
-        for (size_t i = 0; i < n; i++) {
-            if (cmds[i].verdict == VERDICT_NEED)
-                command_decide(&w->ws, &cmds[i]);
-            undecided |= cmds[i].verdict == VERDICT_NEED;
-        }
-    }
+    decide_group(w, cmds, n);
     for (size_t i = 0; i < n; i++)
         CHECKF(cmds[i].verdict == VERDICT_DONE, "command %zu: %s", i, cmds[i].err.message);
-    memory_store_apply(&w->m, &w->ws);
-    ws_end_group(&w->ws);
+    apply_group(w);
 }
 
 static struct uuid turn(struct world *w)
