@@ -65,7 +65,8 @@ bool http_stream_write(struct http_stream *st, struct str bytes)
     bool post = ok && !st->posted;
     if (ok) {
         size_t before = st->pending.n, waiting = atomic_load(&st->pending_bytes);
-        if (waiting == 0 || waiting + bytes.n <= st->max_pending)
+        /* The head alone may wait already: what bounds a writer is what it wrote itself. */
+        if (waiting == 0 || !st->written || waiting + bytes.n <= st->max_pending)
             append(st, bytes);
         else
             ok = false;

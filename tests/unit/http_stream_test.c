@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Streams (answers written bit by bit, from any thread) and the server's end: draining, stopping,
  * late answers. */
+#include "http/stream.h"
 #include "unit/http_app.h"
 
 #include <malloc.h>
@@ -480,10 +481,28 @@ static void stopping_at_the_deadline(void **state)
     app_start((struct http_options){0});
 }
 
+/* The loop has queued the head and not sent it when the writer brings its first piece: however
+ * large that is, it is taken. What the writer itself left waiting bounds the next one. */
+static void the_head_bounds_no_writer(void **state)
+{
+    static char piece[4096];
+    struct http_stream st = {.max_pending = 1000, .chunked = true, .posted = true};
+    const struct str large = str_make(piece, sizeof(piece));
+
+    (void)state;
+    pthread_mutex_init(&st.lock, NULL);
+    atomic_store(&st.pending_bytes, 150); /* stream_bound */
+    assert_true(http_stream_write(&st, large));
+    assert_false(http_stream_write(&st, large));
+    assert_true(stream_is_gone(&st));
+    pthread_mutex_destroy(&st.lock);
+}
+
 int main(void)
 {
 #define WITH_SERVER(test) cmocka_unit_test_setup_teardown(test, start, stop)
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_head_bounds_no_writer),
         WITH_SERVER(a_stream_from_head_to_end),
         WITH_SERVER(told_of_what_was_written),
         WITH_SERVER(pipelined_around_streams),
