@@ -1,7 +1,7 @@
 """A guide that is followed: its files are written, its agents served, its commands run in order.
 
-A block of `python` or `yaml` is a file; its first line, a comment, names it. A block whose lines
-begin with `$ ` is commands with their output (harness.transcript).
+A block of `python` or `yaml` is a file; its first line, a comment, names it. `py` is a part of one.
+A block whose lines begin with `$ ` is commands with their output (harness.transcript).
 """
 
 import os
@@ -31,7 +31,7 @@ def files(document: Document) -> dict[str, str]:
     for block in document.blocks:
         named = NAME.match(block.text)
         if block.language not in ("python", "yaml") or named is None:
-            assert block.language in ("", "bash", "json"), f"line {block.line}: a file without name"
+            assert block.language in ("", "bash", "json", "py"), f"line {block.line}: a file without name"
             continue
         assert named[1] not in found, f"line {block.line}: {named[1]} is there already"
         found[named[1]] = block.text
