@@ -30,7 +30,7 @@ def test_every_file_is_used() -> None:
     for path, programs in GUIDES.items():
         document = read(path)
         said = "".join(block.text for block in transcripts(document))
-        aside = {"try.py", "rebuno.yaml"}  # test_sandbox_guide.py, and a manifest that is shown
+        aside = {"try.py", "rebuno.yaml"}  # test_sandbox_guide.py; a manifest that is shown
         names = [name for name in files(document) if name not in aside]
         unused = [name for name in names if name not in programs and name not in said]
         assert not unused, f"{path}: {unused}"

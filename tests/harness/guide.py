@@ -31,7 +31,8 @@ def files(document: Document) -> dict[str, str]:
     for block in document.blocks:
         named = NAME.match(block.text)
         if block.language not in ("python", "yaml") or named is None:
-            assert block.language in ("", "bash", "json", "py"), f"line {block.line}: a file without name"
+            known = block.language in ("", "bash", "json", "py")
+            assert known, f"line {block.line}: a file without name"
             continue
         assert named[1] not in found, f"line {block.line}: {named[1]} is there already"
         found[named[1]] = block.text
