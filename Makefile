@@ -81,9 +81,9 @@ SUPPORT_OBJ := $(SUPPORT_SRC:tests/%.c=$(OUT)/tests/%.o)
 FUZZ_SRC := $(sort $(wildcard tests/fuzz/*_fuzz.c))
 FUZZ_BIN := $(FUZZ_SRC:tests/fuzz/%.c=$(OUT)/%)
 BENCH_SRC := $(sort $(wildcard bench/*.c))
-BENCH_BIN := $(BENCH_SRC:bench/%.c=$(OUT)/bench/%) $(OUT)/bench/sync_count.so
+BENCH_BIN := $(BENCH_SRC:bench/%.c=$(OUT)/bench/%) $(OUT)/bench/sync_count.so $(OUT)/bench/rebuno-whole
 BENCH_LIB := $(patsubst bench/%.c,$(OUT)/bench/%.o,$(sort $(wildcard bench/lib/*.c))) \
-	$(filter-out $(OUT)/obj/base/yaml%,$(filter $(OUT)/obj/base/% $(OUT)/obj/domain/%,$(OBJ)))
+	$(filter-out $(OUT)/obj/base/yaml% $(OUT)/obj/base/pack%,$(filter $(OUT)/obj/base/% $(OUT)/obj/domain/%,$(OBJ)))
 HEADERS := $(sort $(wildcard src/*/*.h))
 LINT := $(patsubst src/%.c,$(OUT)/lint/%.ok,$(SRC) src/main.c) $(patsubst src/%.cc,$(OUT)/lint/%.ok,$(CXX_SRC))
 ANALYZED := $(patsubst src/%.c,build/analyze/%.o,$(SRC) src/main.c)
@@ -124,6 +124,10 @@ $(OUT)/bench/%.o: bench/%.c
 
 $(OUT)/bench/%: $(OUT)/bench/%.o $(BENCH_LIB)
 	$(CC) $(LDFLAGS) -o $@ $^ -lcrypto -lm
+
+# The program, but for what bench/variants/ puts in the place of one of its parts.
+$(OUT)/bench/rebuno-%: $(OUT)/obj/main.o $(OUT)/bench/variants/%.o $(LIB)
+	$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
 
 $(OUT)/bench/%.so: bench/preload/%.c
 	@mkdir -p $(@D)

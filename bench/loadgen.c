@@ -9,6 +9,7 @@
  *             it is paced
  *   replay    --steps a run, recorded, then the same submitted again under the next attempt
  *   long      --steps in one run: the cost of each thousand
+ *   talk      conversations of --steps turns, each call with all that was said; then read back
  *   dispatch  --count rounds: from sending a create to the first byte of its webhook
  *   idle      --count connections that have had one answer and wait: memory of each
  *   sse       --count readers of events over --executions: memory of each
@@ -29,9 +30,10 @@ static const struct {
     const char *name;
     void (*run)(struct fleet *f, struct json_writer *w);
 } MODES[] = {
-    {"record", mode_record},     {"replay", mode_replay}, {"long", mode_long},
-    {"dispatch", mode_dispatch}, {"memory", mode_memory}, {"idle", mode_idle},
-    {"sse", mode_sse},           {"heavy", mode_heavy},   {"parked", mode_parked},
+    {"talk", mode_talk},     {"record", mode_record},     {"replay", mode_replay},
+    {"long", mode_long},     {"dispatch", mode_dispatch}, {"memory", mode_memory},
+    {"idle", mode_idle},     {"sse", mode_sse},           {"heavy", mode_heavy},
+    {"parked", mode_parked},
 };
 
 enum option_id {

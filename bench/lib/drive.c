@@ -42,6 +42,27 @@ static int value_write(char *out, size_t n, const struct run *run)
                            FILLING);
 }
 
+static void build_large(struct agent *g, struct run *run)
+{
+    char action[STEP_ID_LEN + 32] = "/steps";
+    struct buf body = {0};
+
+    if (g->completing) {
+        snprintf(action, sizeof action, "/steps/%.*s/complete", STEP_ID_LEN, g->step_id);
+        buf_add(&body, STR("{\"result\":"));
+        g->drive->add_result(&body, run, run->step);
+    } else {
+        buf_add(&body, STR("{\"kind\":\"llm_call\",\"target\":\"chat\",\"idempotency\":"
+                           "\"safe_to_retry\",\"args\":"));
+        g->drive->add_args(&body, run, run->step);
+    }
+    buf_add_byte(&body, '}');
+    request_agent(
+        g->drive->fleet, &g->client->out,
+        &(struct agent_request){.run = run, .action = str_of(action), .body = buf_str(&body)});
+    buf_free(&body);
+}
+
 static void build_submit(struct agent *g, struct run *run)
 {
     char body[BODY_MAX], key[64];
@@ -94,7 +115,9 @@ static void agent_send(struct agent *g)
     struct run *run = &d->fleet->runs[g->run];
     int64_t started = d->rate > 0 ? due_ns(g) : 0;
 
-    if (g->completing)
+    if (d->add_args != NULL)
+        build_large(g, run);
+    else if (g->completing)
         build_complete(g, run);
     else
         build_submit(g, run);
@@ -164,6 +187,8 @@ static void agent_answered(struct client *c, const struct answer *a)
     } else if (step_id.n == STEP_ID_LEN) {
         memcpy(g->step_id, step_id.p, STEP_ID_LEN);
         g->completing = true;
+        if (d->add_args != NULL)
+            buf_add(&d->fleet->runs[g->run].step_ids, step_id);
     } else {
         step_done(g);
     }

@@ -23,6 +23,9 @@ struct drive {
     double seconds, warmup_s; /* without `steps` */
     double rate; /* records/s over all connections, due evenly; 0: as fast as answers come */
     void (*stepped)(struct drive *d); /* may be NULL: after each step */
+    /* What the n-th step of a run carries; NULL: small objects. */
+    void (*add_args)(struct buf *out, const struct run *run, int64_t step);
+    void (*add_result)(struct buf *out, const struct run *run, int64_t step);
     void *owner;
     /* What came of it, of the time that is measured: */
     struct samples submits, completes; /* latencies; of a paced run from the moment they were due */

@@ -41,7 +41,8 @@ struct run { /* one execution */
     char attempt_text[16];
     int64_t attempt; /* 0: not delivered yet */
     int64_t delivered_ns;
-    int64_t step; /* how many it has had in this pass */
+    int64_t step;        /* how many it has had in this pass */
+    struct buf step_ids; /* one behind the other, where a drive says what its steps carry */
 };
 
 struct fleet {

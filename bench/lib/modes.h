@@ -10,6 +10,7 @@ void mode_record(struct fleet *f,
                  struct json_writer *w); /* latency and paced too: one connection, a rate */
 void mode_replay(struct fleet *f, struct json_writer *w);
 void mode_long(struct fleet *f, struct json_writer *w);
+void mode_talk(struct fleet *f, struct json_writer *w);
 /* On connections: */
 void mode_dispatch(struct fleet *f, struct json_writer *w);
 void mode_memory(struct fleet *f, struct json_writer *w);

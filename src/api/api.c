@@ -7,6 +7,7 @@
 #include "api/secrets.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/seen.h"
 #include "observe/metrics.h"
 
 #include <stdio.h>
@@ -72,7 +73,7 @@ static bool on_head(struct http_exchange *x, void *ctx)
     if (!find_route(rq))
         return false;
     if (http_body_too_large(x)) {
-        request_refuse(rq, ERR_PAYLOAD_TOO_LARGE, "the body is larger than this kernel takes");
+        request_refuse(rq, ERR_PAYLOAD_TOO_LARGE, "%s", http_too_large_message(x));
         return false;
     }
     if (auth_check_head(rq, &e))
@@ -202,6 +203,7 @@ struct api *api_new(const struct api_options *opt, struct err *e)
     api->secrets = secrets_new();
     api->hub = hub_new(api);
     api->metrics = make_metrics();
+    api->stored = seen_new();
     api->server = http_server_new(&http, e);
     if (api->server == NULL) {
         api_free(api);
@@ -253,6 +255,7 @@ void api_free(struct api *api)
     readers_free(api->aside);
     secrets_free(api->secrets);
     metrics_free(api->metrics);
+    seen_free(api->stored);
     free((char *)(uintptr_t)api->bearer_token.p);
     free(api);
 }

@@ -2,6 +2,7 @@
  * Executions: created, read, listed, cancelled by clients; completed and failed by their agents. */
 #include "api/router.h"
 
+#include "api/chunking.h"
 #include "api/encode.h"
 #include "api/listing.h"
 #include "api/params.h"
@@ -361,6 +362,7 @@ static void finish(struct request *rq, struct execution_finish *in)
     in->agent_id = rq->agent_id;
     in->lease = rq->lease;
     rq->cmd->bytes = in->output.n + in->state.n + in->error.n;
+    chunking_cut(rq, in->state);
     request_submit(rq, request_reply_empty);
 }
 

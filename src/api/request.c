@@ -2,6 +2,7 @@
  * How a request runs and how it is answered. */
 #include "api/router.h"
 
+#include "api/chunking.h"
 #include "api/error.h"
 #include "base/clock.h"
 #include "base/hex.h"
@@ -108,6 +109,7 @@ static void resumed(struct http_exchange *x, void *ctx)
     struct request *rq = ctx;
 
     (void)x;
+    chunking_stored(rq);
     if (rq->cmd->verdict == VERDICT_DONE)
         rq->answer(rq);
     else

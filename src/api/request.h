@@ -14,6 +14,7 @@
 
 struct waiter;
 struct bundle_setting;
+struct seen;
 
 struct api {
     struct engine *engine;
@@ -27,6 +28,7 @@ struct api {
     struct secrets *secrets;
     struct hub *hub;
     struct metrics *metrics;
+    struct seen *stored;   /* chunks (api/chunking.c) */
     uint64_t request_base; /* random: ids that the kernel gives to requests begin here */
     atomic_uint_fast64_t requests;
 };

@@ -2,6 +2,7 @@
  * Steps: submitted, settled, read, listed. */
 #include "api/router.h"
 
+#include "api/chunking.h"
 #include "api/encode.h"
 #include "api/listing.h"
 #include "api/params.h"
@@ -122,6 +123,7 @@ void steps_submit(struct request *rq)
     in->agent_id = rq->agent_id;
     in->lease = rq->lease;
     rq->cmd->bytes = in->raw_args.n;
+    chunking_cut(rq, in->raw_args);
     request_submit(rq, decided);
 }
 
@@ -154,6 +156,8 @@ static void settle(struct request *rq, bool failed)
     in->failed = failed;
     in->usage = failed ? USAGE_NONE : usage_read(in->value, rq->arena);
     rq->cmd->bytes = in->value.n + captures.n + failures.n;
+    if (!failed)
+        chunking_cut(rq, in->value);
     request_submit(rq, decided);
 }
 

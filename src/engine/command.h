@@ -106,7 +106,8 @@ struct command {
                      `out` holds what it would have answered, uncopied slices aside. */
     struct arena *
         arena; /* borrowed: takes copies of the answer's slices; nobody else may use it meanwhile */
-    size_t bytes; /* of its payloads: a group is bounded in bytes too */
+    size_t bytes;          /* of its payloads: a group is bounded in bytes too */
+    struct chunks *chunks; /* how its large payload is cut, borrowed; NULL: it is stored whole */
     /* After the commit, on the executor's thread: hand the news on and return; it must not block.
      * May free the command. */
     void (*done)(struct command *cmd);

@@ -97,7 +97,7 @@ void command_names(struct working_set *ws, const struct command *cmd)
 #undef NAMES
 }
 
-void command_decide(struct working_set *ws, struct command *cmd)
+static void run_rule(struct working_set *ws, struct command *cmd)
 {
     struct err *e = &cmd->err;
 
@@ -110,6 +110,13 @@ void command_decide(struct working_set *ws, struct command *cmd)
         COMMANDS(DECIDE)
     }
 #undef DECIDE
+}
+
+void command_decide(struct working_set *ws, struct command *cmd)
+{
+    run_rule(ws, cmd);
+    if (cmd->verdict == VERDICT_DONE && cmd->chunks != NULL)
+        ws_add_chunks(ws, cmd->chunks);
 }
 
 uint64_t command_route(const struct command *cmd)

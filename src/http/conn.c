@@ -174,7 +174,7 @@ static void head_complete(struct conn *c)
     if (x->answered)
         skip_body(c);
     else if (http_body_too_large(x))
-        conn_refuse(c, 413, "the body is too large");
+        conn_refuse(c, 413, http_too_large_message(x));
     else
         conn_body_begin(c);
 }

@@ -159,7 +159,8 @@ static bool step_chunked(struct conn *c)
     conn_window_take(c, used);
     watch_body(c);
     if (verdict == CHUNK_REFUSED) {
-        conn_refuse(c, x->chunks.status, x->chunks.message);
+        conn_refuse(c, x->chunks.status,
+                    x->chunks.status == 413 ? http_too_large_message(x) : x->chunks.message);
     } else if (verdict == CHUNK_DONE) {
         if (x->claim.held > 0)
             give_back_excess(c);

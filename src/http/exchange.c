@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 
 enum {
@@ -146,6 +147,20 @@ struct str http_body(const struct http_exchange *x)
 bool http_body_too_large(const struct http_exchange *x)
 {
     return x->head.content_length > x->loop->server->opt.max_body_bytes;
+}
+
+const char *http_too_large_message(struct http_exchange *x)
+{
+    size_t limit_bytes = x->loop->server->opt.max_body_bytes;
+    uint64_t length_bytes = x->head.content_length;
+    /* Neither chunked nor beyond counting. */
+    bool is_known = length_bytes > 0 && length_bytes < UINT64_MAX / 10;
+    struct str size =
+        is_known ? arena_printf(&x->arena, " of %" PRIu64 " bytes", length_bytes) : STR("");
+    struct str message = arena_printf(&x->arena, "the body%.*s is over the limit of %zu bytes",
+                                      STR_ARG(size), limit_bytes);
+
+    return message.p != NULL ? message.p : "the body is too large";
 }
 
 struct arena *http_arena(struct http_exchange *x)

@@ -108,6 +108,8 @@ struct str http_body(const struct http_exchange *x);
 /* The announced length is over the limit: 413 follows when on_head returns true. For an on_head
  * whose checks have an order in which size stands before others. */
 bool http_body_too_large(const struct http_exchange *x);
+/* What 413 says: the limit, and the body's length when one was announced. Arena. */
+const char *http_too_large_message(struct http_exchange *x);
 struct arena *http_arena(struct http_exchange *x); /* freed with the answer */
 void http_set_user(struct http_exchange *x, void *user);
 void *http_user(const struct http_exchange *x);

@@ -66,7 +66,7 @@ static void changes_clear(struct working_set *ws)
     c->retired.n = c->transitions.n = c->submissions.n = 0;
     c->approvals.n = c->buckets.n = c->freed.n = 0;
     c->resources.n = c->checkpoints.n = c->forks.n = c->slices.n = 0;
-    c->unlinked.n = c->owed.n = c->orphaned.n = 0;
+    c->unlinked.n = c->chunks.n = c->owed.n = c->orphaned.n = 0;
 }
 
 /* Facts that hold for one group alone: another process may change agents, and payload slices die
@@ -167,6 +167,7 @@ void ws_free(struct working_set *ws)
     free(c->forks.at);
     free(c->slices.at);
     free(c->unlinked.at);
+    free(c->chunks.at);
     free(c->owed.at);
     free(c->orphaned.at);
     free(ws->group_executions.at);

@@ -14,6 +14,7 @@
 #ifndef KERNEL_WORKING_SET_H
 #define KERNEL_WORKING_SET_H
 
+#include "base/chunk.h"
 #include "kernel/rows.h"
 #include "kernel/settings.h"
 #include "policy/cache.h"
@@ -99,6 +100,7 @@ struct changes {
     LIST(struct fork_pin *) forks;
     LIST(const struct fork_slice *) slices;
     LIST(struct execution *) unlinked; /* their rows go, what is theirs goes later */
+    LIST(struct chunks *) chunks; /* how payloads of this group are cut, by their bytes' place */
     /* Follow-ups of the group. */
     LIST(struct str) freed;     /* sessions that may admit their next one */
     LIST(struct owed) owed;     /* ends that the step they were spawned for waits to hear of */
@@ -286,6 +288,9 @@ struct fork_pin *ws_new_fork(struct working_set *ws, const struct uuid *id);
 void ws_touch_fork(struct working_set *ws, struct fork_pin *pin);
 void ws_add_slice(struct working_set *ws, const struct fork_slice *slice);
 void ws_unlink(struct working_set *ws, struct execution *exec);
+/* A payload that this group may store, told from others by where its bytes are. Borrowed until the
+ * group ends. */
+void ws_add_chunks(struct working_set *ws, struct chunks *chunks);
 /* Follow-ups of an end. */
 void ws_owe(struct working_set *ws, const struct execution *child);
 void ws_orphan(struct working_set *ws, const struct execution *exec);

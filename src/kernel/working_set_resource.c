@@ -239,6 +239,11 @@ void ws_unlink(struct working_set *ws, struct execution *exec)
     LIST_ADD(ws->changes.unlinked, exec);
 }
 
+void ws_add_chunks(struct working_set *ws, struct chunks *chunks)
+{
+    LIST_ADD(ws->changes.chunks, chunks);
+}
+
 void ws_owe(struct working_set *ws, const struct execution *child)
 {
     struct owed row = {child->id, child->spawned_by, child->spawned_step};

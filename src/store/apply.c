@@ -2,30 +2,41 @@
  * Applying a group and ending its transaction. */
 #include "base/clock.h"
 #include "base/fault.h"
+#include "store/chunks.h"
 #include "store/internal.h"
 
 /* Parents before children; retired dispatches before the ones that take their place
  * (dispatch_apply). */
-static void apply_rows(struct store_writer *w, struct working_set *ws)
+static void apply_rows(struct apply *ap, const struct store_kind *kind)
 {
-    struct apply ap = {.db = w->db, .ws = ws, .changes = &ws->changes};
+    agent_apply(ap);
+    execution_apply(ap);
+    kind->apply_leases(ap);
+    dispatch_apply(ap);
+    step_apply(ap);
+    approval_apply(ap);
+    resource_apply(ap);
+    event_apply(ap);
+    kind->apply_submissions(ap);
+    fork_apply(ap);
+    unlink_apply(ap);
+    kind->drop_sessions(ap);
+    bucket_apply(ap);
+    payloads_write(&ap->payloads);
+}
 
-    ap.payloads = (struct payload_writer){.db = w->db, .arena = &ws->arena};
-    agent_apply(&ap);
-    execution_apply(&ap);
-    w->store->kind->apply_leases(&ap);
-    dispatch_apply(&ap);
-    step_apply(&ap);
-    approval_apply(&ap);
-    resource_apply(&ap);
-    event_apply(&ap);
-    w->store->kind->apply_submissions(&ap);
-    fork_apply(&ap);
-    unlink_apply(&ap);
-    w->store->kind->drop_sessions(&ap);
-    bucket_apply(&ap);
-    payloads_write(&ap.payloads);
+static bool apply_all(struct store_writer *w, struct working_set *ws, struct err *e)
+{
+    struct apply ap = {.db = w->db,
+                       .ws = ws,
+                       .changes = &ws->changes,
+                       .payloads = {.db = w->db, .arena = &ws->arena}};
+    bool ok = chunks_place(&ap.payloads, &ws->changes, e);
+
+    if (ok)
+        apply_rows(&ap, w->store->kind);
     payload_writer_free(&ap.payloads);
+    return ok;
 }
 
 static void end_transaction(struct store_writer *w)
@@ -42,6 +53,8 @@ void store_abandon(struct store_writer *w)
 
 bool store_commit(struct store_writer *w, struct working_set *ws, bool *unknown, struct err *e)
 {
+    bool ok;
+
     *unknown = false;
     if (w->broken) {
         store_abandon(w);
@@ -54,10 +67,10 @@ bool store_commit(struct store_writer *w, struct working_set *ws, bool *unknown,
     if (!w->db->in_transaction)
         db_begin(w->db);
     FAULT("store.apply.before");
-    apply_rows(w, ws);
+    ok = apply_all(w, ws, e);
     if (FAULT_FAILS("store.commit.before"))
         db_fail(w->db, ERR_UNAVAILABLE, "disk I/O error");
-    if (db_commit(w->db, unknown, e)) {
+    if (ok && db_commit(w->db, unknown, e)) {
         FAULT("store.commit.after");
         return true;
     }

@@ -54,7 +54,7 @@ struct db_value {
 /* `row` is the index of the parameter row (0 for the first) that brought this result row. */
 typedef void db_row_fn(void *ctx, struct db *db, size_t row);
 
-enum db_keys { DB_KEYS_EXECUTION, DB_KEYS_BLOB, DB_KEYS_KINDS };
+enum db_keys { DB_KEYS_EXECUTION, DB_KEYS_BLOB, DB_KEYS_CHUNK, DB_KEYS_KINDS };
 
 struct db {
     const struct db_ops *ops;

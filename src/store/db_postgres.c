@@ -46,6 +46,9 @@ static const struct db_sql NEXT_KEYS[DB_KEYS_KINDS] = {
                            .postgres = "SELECT nextval('execution_keys')",
                            .types = ""},
     [DB_KEYS_BLOB] = {.name = "next_blobs", .postgres = "SELECT nextval('blob_keys')", .types = ""},
+    [DB_KEYS_CHUNK] = {.name = "next_chunks",
+                       .postgres = "SELECT nextval('chunk_keys')",
+                       .types = ""},
 };
 
 enum prepared { PREPARED_NOT, PREPARED_SENT, PREPARED_YES };

@@ -19,6 +19,7 @@ static const struct db_sql LAST_KEY[DB_KEYS_KINDS] = {
                                      " UNION ALL SELECT max(key) FROM forks"
                                      " UNION ALL SELECT max(key) FROM unlinked)"},
     [DB_KEYS_BLOB] = {.name = "last_blob", .sqlite = "SELECT max(key) FROM blobs"},
+    [DB_KEYS_CHUNK] = {.name = "last_chunk", .sqlite = "SELECT max(key) FROM chunks"},
 };
 
 struct cache_slot {
@@ -33,6 +34,7 @@ struct db_sqlite {
     sqlite3 *h;                      /* NULL after a reopen that failed */
     sqlite3_stmt *stmt;              /* of the open call */
     unsigned n_params;               /* that it names */
+    bool snapshot;                   /* held from a call's second row to the flush */
     int frames;                      /* in the log after the last commit; -1: no news */
     int64_t last_key[DB_KEYS_KINDS]; /* 0: not read yet. Never lowered: who has read a reference to
                                         a blob may look for it when it has gone */
@@ -136,12 +138,20 @@ static int bind(sqlite3_stmt *stmt, int i, const struct db_value *v)
     return SQLITE_MISUSE;
 }
 
+/* Taking and leaving the lock for each row of a batch would cost more than reading it. */
+static void hold_snapshot(struct db_sqlite *self)
+{
+    if (self->base.rows == 1 && !self->writer && !self->base.in_transaction && !self->snapshot)
+        self->snapshot = run_plain(self, &BEGIN_READ);
+}
+
 static void sqlite_row(struct db *db)
 {
     struct db_sqlite *self = self_of(db);
     sqlite3_stmt *stmt = self->stmt;
     int rc = SQLITE_OK;
 
+    hold_snapshot(self);
     ASSERT(self->n_params <= db->n_params); /* those behind are Postgres's alone */
     for (unsigned i = 0; i < self->n_params && rc == SQLITE_OK; i++)
         rc = bind(stmt, (int)i + 1, &db->params[i]);
@@ -166,6 +176,11 @@ static void sqlite_end(struct db *db)
 
 static bool sqlite_flush(struct db *db, struct err *e)
 {
+    struct db_sqlite *self = self_of(db);
+
+    if (self->snapshot && !sqlite3_get_autocommit(self->h))
+        (void)run_plain(self, &ROLLBACK);
+    self->snapshot = false;
     if (!db->failed)
         return true;
     *e = db->err;

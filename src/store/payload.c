@@ -3,22 +3,11 @@
 
 #include <stdlib.h>
 
+#include "base/be.h"
+#include "base/pack.h"
+#include "store/chunks.h"
+
 enum { TAG_INLINE = 0, TAG_BLOBS = 1, REFERENCE_HEAD = 1 + 8, FETCH_BYTES = 4 * PAYLOAD_PART };
-
-static void put_be64(uint8_t *out, uint64_t v)
-{
-    for (int i = 7; i >= 0; i--, v >>= 8)
-        out[i] = (uint8_t)v;
-}
-
-static uint64_t get_be64(const char *p)
-{
-    uint64_t v = 0;
-
-    for (int i = 0; i < 8; i++)
-        v = v << 8 | (uint8_t)p[i];
-    return v;
-}
 
 static size_t parts_of(size_t size)
 {
@@ -51,6 +40,22 @@ static struct str make_reference(struct payload_writer *w, struct str payload)
     return str_make(bytes, n);
 }
 
+static const struct chunks *placed_chunks(const struct payload_writer *w, struct str payload)
+{
+    for (size_t i = 0; i < w->placed.n; i++)
+        if (w->placed.at[i].chunks->whole.p == payload.p &&
+            w->placed.at[i].chunks->whole.n == payload.n)
+            return w->placed.at[i].chunks;
+    return NULL;
+}
+
+static struct str refer_to(struct payload_writer *w, struct str payload)
+{
+    const struct chunks *chunks = placed_chunks(w, payload);
+
+    return chunks == NULL ? make_reference(w, payload) : chunks_reference(chunks, w->arena);
+}
+
 void payload_bind(struct payload_writer *w, struct str payload)
 {
     char *bytes;
@@ -60,7 +65,7 @@ void payload_bind(struct payload_writer *w, struct str payload)
         return;
     }
     if (payload.n > PAYLOAD_INLINE_MAX) {
-        db_bytes(w->db, make_reference(w, payload));
+        db_bytes(w->db, refer_to(w, payload));
         return;
     }
     bytes = arena_alloc(w->arena, payload.n + 1);
@@ -98,11 +103,14 @@ void payloads_write(struct payload_writer *w)
     for (size_t i = 0; i < w->blobs.n;)
         i = write_some(w, i);
     w->blobs.n = 0;
+    chunks_write(w);
 }
 
 void payload_writer_free(struct payload_writer *w)
 {
     free(w->blobs.at);
+    free(w->placed.at);
+    free(w->new_chunks.at);
     *w = (struct payload_writer){0};
 }
 
@@ -126,9 +134,34 @@ static void get_parts(struct payload_reader *r, struct str stored, struct str *o
         struct pending_read read = {.to = to + i * PAYLOAD_PART, .size = part_size(size, i)};
 
         read.key = (int64_t)get_be64(stored.p + REFERENCE_HEAD + 8 * i);
-        list_add(r->reads, read);
+        list_add(r->parts.rows, read);
     }
     *out = str_make(to, size);
+}
+
+static void get_chunks(struct payload_reader *r, struct str stored, struct str *out)
+{
+    struct chunk_refs refs;
+    struct chunk_ref chunk;
+    size_t size;
+    char *to;
+
+    if (!chunks_reference_open(&refs, stored, &size)) {
+        db_fail(r->db, ERR_INTERNAL, "the database holds a malformed payload");
+        return;
+    }
+    to = arena_alloc(r->arena, size);
+    if (to == NULL) {
+        db_fail(r->db, ERR_INTERNAL, "out of memory");
+        return;
+    }
+    *out = str_make(to, size);
+    while (chunks_reference_next(&refs, &chunk)) {
+        struct pending_read read = {.key = chunk.key, .to = to, .size = chunk.size};
+
+        list_add(r->chunks.rows, read);
+        to += chunk.size;
+    }
 }
 
 void payload_get(struct payload_reader *r, int column, struct str *out)
@@ -142,6 +175,8 @@ void payload_get(struct payload_reader *r, int column, struct str *out)
         *out = arena_str(r->arena, str_slice(stored, 1, stored.n)); /* small: never fails */
     } else if (stored.n >= REFERENCE_HEAD && stored.p[0] == TAG_BLOBS) {
         get_parts(r, stored, out);
+    } else if (stored.n >= 1 && stored.p[0] == CHUNKS_TAG) {
+        get_chunks(r, stored, out);
     } else {
         db_fail(r->db, ERR_INTERNAL, "the database holds a malformed payload");
     }
@@ -151,7 +186,7 @@ size_t payload_size(struct db *db, int column)
 {
     struct str stored = db_get_str(db, column);
 
-    if (stored.n >= REFERENCE_HEAD && stored.p[0] == TAG_BLOBS)
+    if (stored.n >= REFERENCE_HEAD && stored.p[0] != TAG_INLINE)
         return (size_t)get_be64(stored.p + 1);
     return stored.n;
 }
@@ -164,15 +199,23 @@ static const struct db_sql SQL_BLOB_READ = {
     .types = "I",
 };
 
+static const struct db_sql SQL_CHUNK_READ = {
+    .name = "chunk_read",
+    .sqlite = "SELECT data FROM chunks WHERE key = $1",
+    .postgres = "SELECT u.ord, c.data FROM unnest($1::bigint[]) WITH ORDINALITY u (key, ord)"
+                " JOIN chunks c ON c.key = u.key",
+    .types = "I",
+};
+
 struct fetch { /* one call; arena */
-    struct payload_reader *reader;
+    const struct pending_reads *reads;
     size_t first;
 };
 
-static void on_blob(void *ctx, struct db *db, size_t row)
+static void on_part(void *ctx, struct db *db, size_t row)
 {
     const struct fetch *fetch = ctx;
-    struct pending_read *read = &fetch->reader->reads.at[fetch->first + row];
+    struct pending_read *read = &fetch->reads->rows.at[fetch->first + row];
     struct str data = db_get_str(db, 0);
 
     if (data.n != read->size)
@@ -181,21 +224,52 @@ static void on_blob(void *ctx, struct db *db, size_t row)
     read->done = true;
 }
 
+/* What is as large as the chunk is the chunk; packed it is smaller. */
+static void on_chunk(void *ctx, struct db *db, size_t row)
+{
+    const struct fetch *fetch = ctx;
+    struct pending_read *read = &fetch->reads->rows.at[fetch->first + row];
+    struct str data = db_get_str(db, 0);
+
+    if (data.n == read->size)
+        memcpy(read->to, data.p, data.n);
+    else if (!unpack(data, read->to, read->size))
+        db_fail(db, ERR_INTERNAL, "the database holds a damaged payload");
+    read->done = true;
+}
+
 /* Several calls, so that no answer holds more than a few parts at once. */
-static size_t fetch_some(struct payload_reader *r, size_t from)
+static size_t fetch_some(struct payload_reader *r, const struct pending_reads *reads, size_t i)
 {
     struct fetch *fetch = arena_new(r->arena, struct fetch);
-    size_t bytes = 0, i = from;
+    bool chunks = reads == &r->chunks;
+    size_t bytes = 0;
 
-    *fetch = (struct fetch){r, from};
-    db_call(r->db, &SQL_BLOB_READ, on_blob, fetch);
+    *fetch = (struct fetch){reads, i};
+    db_call(r->db, chunks ? &SQL_CHUNK_READ : &SQL_BLOB_READ, chunks ? on_chunk : on_part, fetch);
     do {
-        db_int(r->db, r->reads.at[i].key);
+        db_int(r->db, reads->rows.at[i].key);
         db_row(r->db);
-        bytes += r->reads.at[i++].size;
-    } while (i < r->reads.n && bytes + r->reads.at[i].size <= FETCH_BYTES);
+        bytes += reads->rows.at[i++].size;
+    } while (i < reads->rows.n && bytes + reads->rows.at[i].size <= FETCH_BYTES);
     db_end(r->db);
     return i;
+}
+
+static void fetch_all(struct payload_reader *r, const struct pending_reads *reads)
+{
+    for (size_t i = 0; i < reads->rows.n;)
+        i = fetch_some(r, reads, i);
+}
+
+static bool all_done(struct pending_reads *reads)
+{
+    bool done = true;
+
+    for (size_t i = 0; i < reads->rows.n; i++)
+        done &= reads->rows.at[i].done;
+    reads->rows.n = 0;
+    return done;
 }
 
 /* Between the two statements of a read that is no transaction the whole execution may have gone. */
@@ -208,24 +282,25 @@ static bool lacks_data(const struct payload_reader *r, struct err *e)
 
 bool payloads_read(struct payload_reader *r, struct err *e)
 {
+    bool parts, chunks;
+
     if (!db_flush(r->db, e))
         return false;
-    if (r->reads.n == 0)
+    if (r->parts.rows.n + r->chunks.rows.n == 0)
         return true;
-    for (size_t i = 0; i < r->reads.n;)
-        i = fetch_some(r, i);
+    fetch_all(r, &r->parts);
+    fetch_all(r, &r->chunks);
     if (!db_flush(r->db, e))
         return false;
-    for (size_t i = 0; i < r->reads.n; i++)
-        if (!r->reads.at[i].done)
-            return lacks_data(r, e);
-    r->reads.n = 0;
-    return true;
+    parts = all_done(&r->parts);
+    chunks = all_done(&r->chunks);
+    return (parts && chunks) || lacks_data(r, e);
 }
 
 void payload_reader_free(struct payload_reader *r)
 {
-    free(r->reads.at);
+    free(r->parts.rows.at);
+    free(r->chunks.rows.at);
     *r = (struct payload_reader){0};
 }
 

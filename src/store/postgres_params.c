@@ -3,6 +3,8 @@
  * then each element as its length (-1: NULL) and its bytes. All big-endian. */
 #include "store/postgres_params.h"
 
+#include "base/be.h"
+
 enum {
     OID_BYTEA = 17,
     OID_INT8 = 20,
@@ -13,12 +15,6 @@ enum {
     ARRAY_HEADER = 20,
     KEEP_BYTES = 512 * 1024, /* a larger buffer is given back after the call */
 };
-
-static void put_be32(char *out, uint32_t v)
-{
-    for (int i = 3; i >= 0; i--, v >>= 8)
-        out[i] = (char)(v & 0xff);
-}
 
 static void add_be32(struct buf *b, int32_t v)
 {
@@ -32,8 +28,7 @@ static void add_be64(struct buf *b, int64_t v)
 {
     char bytes[8];
 
-    put_be32(bytes, (uint32_t)((uint64_t)v >> 32));
-    put_be32(bytes + 4, (uint32_t)v);
+    put_be64(bytes, (uint64_t)v);
     buf_add(b, str_make(bytes, sizeof(bytes)));
 }
 

@@ -109,10 +109,11 @@ void keepers_put(struct load *ld)
 
 static const struct db_sql SQL_UNLINK = {
     .name = "unlink",
-    .sqlite = "INSERT INTO unlinked (key, blobs) SELECT e.key, CAST(" OF_EACH(
-        SQLITE_KEYS) " AS BLOB) FROM executions e WHERE e.key = $1",
-    .postgres = "INSERT INTO unlinked (key, blobs) SELECT e.key, " OF_EACH(
-        POSTGRES_KEYS) " FROM executions e WHERE e.key = ANY ($1::bigint[])",
+    .sqlite = "INSERT INTO unlinked (key, lineage, blobs) SELECT e.key, coalesce(e.lineage, e.key),"
+              " CAST(" OF_EACH(SQLITE_KEYS) " AS BLOB) FROM executions e WHERE e.key = $1",
+    .postgres = "INSERT INTO unlinked (key, lineage, blobs) SELECT e.key,"
+                " coalesce(e.lineage, e.key), " OF_EACH(
+                    POSTGRES_KEYS) " FROM executions e WHERE e.key = ANY ($1::bigint[])",
     .types = "I",
 };
 static const struct db_sql SQL_EXECUTION_DELETE = {

@@ -14,6 +14,9 @@ struct store;
 struct store_writer;
 struct store_reader;
 
+/* A larger payload does not stand in its row; it may come in chunks (ws_add_chunks). */
+enum { STORE_INLINE_MAX = 2048 };
+
 struct store_options {
     const char *url; /* sqlite:///absolute/path, sqlite://relative, postgres://… (libpq's own
                         syntax), or "memory:" (a database file in a private temporary folder,

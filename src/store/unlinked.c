@@ -271,6 +271,23 @@ static const struct db_sql POSTGRES_REMOVALS[] = {
     REMOVAL("submission_keys", ""),
 };
 
+/* With the last of their lineage, whoever else of it is still being removed: what those rows refer
+ * to is read by nobody. */
+#define LINEAGE_GONE                                                                               \
+    "NOT EXISTS (SELECT 1 FROM executions e WHERE e.lineage = u.lineage) AND NOT EXISTS"           \
+    " (SELECT 1 FROM executions e WHERE e.key = u.lineage AND e.lineage IS NULL)"
+static const struct db_sql CHUNK_REMOVAL = {
+    .name = "unlinked_chunks",
+    .sqlite =
+        "DELETE FROM chunks WHERE key IN (SELECT o.key FROM unlinked u CROSS JOIN chunks o"
+        " WHERE u.key = $1 AND o.lineage = u.lineage AND " LINEAGE_GONE " LIMIT $2) RETURNING 1",
+    .postgres = "DELETE FROM chunks WHERE key = ANY (ARRAY(SELECT l.key FROM unlinked u"
+                " CROSS JOIN LATERAL (SELECT o.key FROM chunks o WHERE o.lineage = u.lineage"
+                " LIMIT $2) l WHERE u.key = ANY ($1::bigint[]) AND " LINEAGE_GONE
+                " LIMIT $2)) RETURNING 1::bigint",
+    .types = "Ii",
+};
+
 static void on_removed(void *ctx, struct db *db, size_t row)
 {
     struct slice *s = ctx;
@@ -306,7 +323,8 @@ static bool remove_all(struct slice *s, bool sqlite, struct err *e)
     if (s->keys.n == 0)
         return true;
     if (!remove_steps(s, e) || !remove_rows(s, REMOVALS, COUNT(REMOVALS), e) ||
-        (!sqlite && !remove_rows(s, POSTGRES_REMOVALS, COUNT(POSTGRES_REMOVALS), e)))
+        (!sqlite && !remove_rows(s, POSTGRES_REMOVALS, COUNT(POSTGRES_REMOVALS), e)) ||
+        !remove_rows(s, &CHUNK_REMOVAL, 1, e))
         return false;
     free_own(s);
     blobs_delete(s->db, &s->blobs);

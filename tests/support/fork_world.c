@@ -252,9 +252,9 @@ int64_t world_count(struct fixture *f, const char *table)
 
 int64_t world_rows(struct fixture *f)
 {
-    static const char *const tables[] = {"executions",  "steps",       "events", "dispatches",
-                                         "approvals",   "submissions", "blobs",  "resources",
-                                         "checkpoints", "forks"};
+    static const char *const tables[] = {"executions", "steps",       "events", "dispatches",
+                                         "approvals",  "submissions", "blobs",  "chunks",
+                                         "resources",  "checkpoints", "forks"};
     int64_t n = 0;
 
     for (size_t i = 0; i < COUNT(tables); i++)

@@ -1,11 +1,14 @@
 """Retention: ended runs go, with all that is theirs, and what others need of them stays."""
 
+import sqlite3
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
-from harness import BearerClient, FakeAgent, Kernel, eventually
+from harness import Attempt, BearerClient, FakeAgent, Kernel, eventually
 from harness.forks import ask_fork
 from harness.worker import Worker
 
@@ -90,3 +93,65 @@ def test_a_fork_outlives_its_source(forgetful: Kernel, new_agent: NewAgent) -> N
         assert later.replay("work", number)["result"] == [number, large]
     later.complete("done too").expect(204)
     gone(client, fork)
+
+
+CountRows = Callable[[Kernel, str], int]
+
+
+@pytest.fixture
+def count_rows(request: pytest.FixtureRequest, database: Any) -> CountRows:
+    """Rows of a table, by another way than the kernel's."""
+    cluster = request.getfixturevalue("postgres") if database.kind == "postgres" else None
+
+    def count(kernel: Kernel, table: str) -> int:
+        assert kernel.database_url is not None
+        path = urlsplit(kernel.database_url).path
+        sql = f"SELECT count(*) FROM {table}"
+        if cluster is not None:
+            return int(cluster.psql(sql, path.removeprefix("/")))
+        db = sqlite3.connect(Path(path), timeout=10)
+        try:
+            return int(db.execute(sql).fetchone()[0])
+        finally:
+            db.close()
+
+    return count
+
+
+def talk(run: Attempt, turns: int, done: int = 0) -> None:
+    """So many turns, of which the first are recorded already."""
+    messages: list[dict[str, str]] = []
+    for number in range(turns):
+        messages.append({"role": "user", "content": f"{number} " * 900})
+        if number >= done:
+            run.record("chat", {"messages": messages}, {"content": "x" * 3000}, kind="llm_call")
+
+
+def test_a_family_leaves_nothing(
+    forgetful: Kernel, new_agent: NewAgent, session: str, count_rows: CountRows
+) -> None:
+    """Turns of a session, forks of them and a branch share what was said, until the last goes."""
+    agent, client = new_agent(forgetful), forgetful.client()
+    runs = []
+    for turns in (4, 5):
+        run = agent.take_attempt(client.create(agent.id, session=session)["id"])
+        talk(run, turns)
+        forked = client.fork(run.id, len(client.events(run.id)))["id"]
+        runs.append(agent.take_attempt(forked))
+        run.complete("done", state={"said": "so " * 2000}).expect(204)
+    branch = client.create(agent.id, parent_execution_id=run.id)["id"]
+    last = agent.take_attempt(branch)
+    talk(last, 5)
+    shared = count_rows(forgetful, "chunks")
+    assert 0 < shared < 20
+    for done, run in zip((4, 5), runs, strict=True):
+        talk(run, 6, done)
+        run.complete("done").expect(204)
+        gone(client, run.id)
+    talk(last, 6, done=5)
+    last_steps = client.steps(branch)
+    assert [len(step["args"]["messages"]) for step in last_steps] == [1, 2, 3, 4, 5, 6]
+    last.complete("done").expect(204)
+    gone(client, branch)
+    for table in ("chunks", "blobs", "steps"):
+        eventually(lambda table=table: count_rows(forgetful, table) == 0, LONG_S)

@@ -5,6 +5,7 @@
 -- Kernels take their keys in blocks, so that a new execution costs no round trip.
 CREATE SEQUENCE execution_keys INCREMENT BY 64;
 CREATE SEQUENCE blob_keys INCREMENT BY 64;
+CREATE SEQUENCE chunk_keys INCREMENT BY 64;
 
 CREATE TABLE agents (
     id TEXT COLLATE "C" PRIMARY KEY,
@@ -54,6 +55,7 @@ CREATE TABLE executions (
     forked_from BYTEA, -- the id of its source
     fork_seq BIGINT,
     policy_hash BYTEA, -- of a bundle of its own
+    lineage BIGINT, -- with whom it shares chunks: the key of the first of them; NULL: its own
     idempotency_key TEXT,
     created_by BYTEA,
     on_behalf_of BYTEA,
@@ -77,6 +79,7 @@ CREATE INDEX executions_completed ON executions (session, agent_id, id)
 CREATE INDEX executions_spawned ON executions (spawned_by, id) WHERE spawned_by IS NOT NULL;
 CREATE INDEX executions_owing ON executions (id) WHERE owes = 1;
 CREATE INDEX executions_continued ON executions (parent) WHERE parent IS NOT NULL;
+CREATE INDEX executions_by_lineage ON executions (lineage) WHERE lineage IS NOT NULL;
 -- When the last one of a session ended.
 CREATE INDEX executions_session_ended ON executions (session, ended_at)
     WHERE session IS NOT NULL AND ended_at IS NOT NULL;
@@ -230,7 +233,8 @@ CREATE INDEX forks_by_source ON forks (source_key);
 -- Keys of executions that are gone, and of forks that were given up, whose rows go in slices.
 CREATE TABLE unlinked (
     key BIGINT PRIMARY KEY,
-    blobs BYTEA -- keys of those that the execution's own row referred to, 8 bytes each
+    blobs BYTEA, -- keys of those that the execution's own row referred to, 8 bytes each
+    lineage BIGINT -- of an execution
 );
 
 -- Token buckets of rate limits. One that is full again says no more than one that is not here.
@@ -245,6 +249,16 @@ CREATE TABLE blobs (
     data BYTEA NOT NULL
 );
 ALTER TABLE blobs ALTER COLUMN data SET STORAGE EXTERNAL;
+
+-- What payloads consist of that repeat what others of their lineage say (store/chunks.h).
+CREATE TABLE chunks (
+    key BIGINT PRIMARY KEY,
+    lineage BIGINT NOT NULL,
+    hash BYTEA NOT NULL,
+    data BYTEA NOT NULL
+);
+CREATE INDEX chunks_by_hash ON chunks (lineage, hash);
+ALTER TABLE chunks ALTER COLUMN data SET STORAGE EXTERNAL;
 
 -- Each writer's row holds the number of its last transaction that is durable (store/postgres_fate.h).
 CREATE TABLE writers (

@@ -47,6 +47,7 @@ CREATE TABLE executions (
     forked_from BLOB, -- the id of its source
     fork_seq BIGINT,
     policy_hash BLOB, -- of a bundle of its own
+    lineage BIGINT, -- with whom it shares chunks: the key of the first of them; NULL: its own
     idempotency_key TEXT,
     created_by BLOB,
     on_behalf_of BLOB,
@@ -70,6 +71,7 @@ CREATE INDEX executions_completed ON executions (session, agent_id, id)
 CREATE INDEX executions_spawned ON executions (spawned_by, id) WHERE spawned_by IS NOT NULL;
 CREATE INDEX executions_owing ON executions (id) WHERE owes = 1;
 CREATE INDEX executions_continued ON executions (parent) WHERE parent IS NOT NULL;
+CREATE INDEX executions_by_lineage ON executions (lineage) WHERE lineage IS NOT NULL;
 -- When the last one of a session ended.
 CREATE INDEX executions_session_ended ON executions (session, ended_at)
     WHERE session IS NOT NULL AND ended_at IS NOT NULL;
@@ -211,7 +213,8 @@ CREATE INDEX forks_by_source ON forks (source_key);
 -- Keys of executions that are gone, and of forks that were given up, whose rows go in slices.
 CREATE TABLE unlinked (
     key BIGINT PRIMARY KEY,
-    blobs BLOB -- keys of those that the execution's own row referred to, 8 bytes each
+    blobs BLOB, -- keys of those that the execution's own row referred to, 8 bytes each
+    lineage BIGINT -- of an execution
 );
 
 -- Token buckets of rate limits. One that is full again says no more than one that is not here.
@@ -225,6 +228,15 @@ CREATE TABLE blobs (
     key INTEGER PRIMARY KEY,
     data BLOB NOT NULL
 );
+
+-- What payloads consist of that repeat what others of their lineage say (store/chunks.h).
+CREATE TABLE chunks (
+    key INTEGER PRIMARY KEY,
+    lineage BIGINT NOT NULL,
+    hash BLOB NOT NULL,
+    data BLOB NOT NULL
+);
+CREATE INDEX chunks_by_hash ON chunks (lineage, hash);
 
 -- How often a writer came back after an error: writing it proves that the database takes writes again.
 CREATE TABLE recoveries (
