@@ -51,6 +51,10 @@ static const struct arg_flag DIFF_FLAGS[] = {
     {"json", NULL, "print what differs as JSON"},
     URL_FLAG,
 };
+static const struct arg_flag EXPORT_FLAGS[] = {
+    {"output", "FILE", "write to this file ('-' or none: standard output)"},
+    URL_FLAG,
+};
 
 static const struct arg_flag APPROVAL_LIST_FLAGS[] = {
     {"status", "STATUS", "pending (default), granted, denied, expired or all"},
@@ -169,7 +173,8 @@ static const struct command COMMANDS[] = {
     {.name = "exec get",
      .synopsis = "ID",
      .summary = "show an execution",
-     .text = "Shows an execution: its state, what it waits for, its input and its outcome.\n",
+     .text = "Shows an execution: its state, what it waits for, the tokens that its model calls\n"
+             "took, its input and its outcome.\n",
      .min_args = 1,
      .max_args = 1,
      FLAGS(SHOW_FLAGS),
@@ -199,8 +204,8 @@ static const struct command COMMANDS[] = {
      .synopsis = "ID",
      .summary = "list an execution's steps",
      .text = "Lists the steps of an execution in the order in which they were created.\n"
-             "'#2' behind a target: the second with the same arguments. --json has whole\n"
-             "arguments and results.\n",
+             "'#2' behind a target: the second with the same arguments. TOKENS are those of a\n"
+             "model call, in/out. --json has whole arguments and results.\n",
      .min_args = 1,
      .max_args = 1,
      FLAGS(SHOW_FLAGS),
@@ -241,6 +246,23 @@ static const struct command COMMANDS[] = {
      .max_args = 2,
      FLAGS(DIFF_FLAGS),
      .run = cmd_exec_diff},
+    {.name = "exec export",
+     .synopsis = "ID",
+     .summary = "write a run to a file, to test an agent against it",
+     .text = "Writes an execution, the session's state that it began with, all its steps with\n"
+             "arguments and results, and its log, as one JSON object (docs/testing.md). A run\n"
+             "that goes on is written as far as it has got. The file appears when all of it\n"
+             "is there; one of that name is replaced. rebuno.testing.replay runs an agent\n"
+             "against it.\n"
+             "\n"
+             "No key, secret or webhook is in it; but inputs, arguments, results and states\n"
+             "are, with whatever they hold.\n"
+             "\n"
+             "  rebuno exec export 0199c2a4-7d10-7c4e --output run.json\n",
+     .min_args = 1,
+     .max_args = 1,
+     FLAGS(EXPORT_FLAGS),
+     .run = cmd_exec_export},
     {.name = "exec cancel",
      .synopsis = "ID",
      .summary = "end a run",

@@ -50,6 +50,7 @@ int cmd_exec_steps(struct cli *c);
 int cmd_exec_fork(struct cli *c);
 int cmd_exec_fork_points(struct cli *c);
 int cmd_exec_diff(struct cli *c);
+int cmd_exec_export(struct cli *c);
 int cmd_exec_cancel(struct cli *c);
 int cmd_approval_ls(struct cli *c);
 int cmd_approval_get(struct cli *c);

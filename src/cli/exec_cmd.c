@@ -5,6 +5,7 @@
 #include "cli/commands.h"
 #include "cli/restoration.h"
 #include "cli/table.h"
+#include "cli/tokens.h"
 #include "cli/view.h"
 #include "cli/visit.h"
 #include "cli/waiting.h"
@@ -281,7 +282,14 @@ static void print_subagents(struct cli *c, struct visit *v)
     buf_free(&answer);
 }
 
-static void print_execution(struct cli *c, struct visit *v)
+static void print_tokens(struct cli *c, struct tokens t, struct arena *a)
+{
+    if (t.known)
+        view_pair(c, "tokens",
+                  arena_printf(a, "%lld in, %lld out", (long long)t.input, (long long)t.output));
+}
+
+static void print_execution(struct cli *c, struct visit *v, struct tokens tokens)
 {
     struct str id, agent, status, input, output, reason, session, parent, key, by, of, created,
         updated, deadline, waiting, source, fork_seq, restoration, spawned_by;
@@ -332,12 +340,47 @@ static void print_execution(struct cli *c, struct visit *v)
         view_pair(c, "ended", view_when(updated, now, a));
         view_pair(c, "took", duration_text(created, updated, a));
     }
+    print_tokens(c, tokens, a);
     view_pair(c, "idempotency key", key);
     view_pair_json(c, "input", input);
     view_pair_json(c, "output", output);
 }
 
+/* The API's object, with the sum as its `usage`. */
+static void print_with_usage(struct cli *c, struct visit *v, struct tokens tokens)
+{
+    struct str object = json_trim(buf_str(&v->answer));
+    struct json_walk walk = {0};
+    struct json_member first;
+    struct buf usage = {0};
+    struct json_writer w = {.out = &usage};
+
+    if (json_type_of(object) != JSON_OBJECT || !json_next_member(object, &walk, &v->a, &first)) {
+        cli_line(c, object); /* no kernel's answer; as it is */
+        return;
+    }
+    tokens_write(&w, tokens);
+    fwrite(object.p, 1, object.n - 1, c->out);
+    fprintf(c->out, ",\"usage\":%.*s}\n", STR_ARG(buf_str(&usage)));
+    buf_free(&usage);
+}
+
 int cmd_exec_get(struct cli *c)
 {
-    return visit_show(c, &VISIT_EXECUTION, print_execution);
+    struct tokens tokens;
+    struct visit v;
+    struct err e;
+    int code = visit_begin_found(c, &v, &VISIT_EXECUTION);
+
+    if (code != EXIT_OK)
+        goto done;
+    if (!tokens_read(&v, &tokens, &e) || !client_get(v.client, visit_path(&v, ""), &v.answer, &e))
+        code = cli_fail(c, &e);
+    else if (cli_json(c))
+        print_with_usage(c, &v, tokens);
+    else
+        print_execution(c, &v, tokens);
+done:
+    visit_end(&v);
+    return code;
 }

@@ -7,6 +7,7 @@
 #include "cli/pages.h"
 #include "cli/table.h"
 #include "cli/text.h"
+#include "cli/tokens.h"
 #include "cli/view.h"
 #include "cli/when.h"
 
@@ -124,10 +125,12 @@ int cmd_exec_events(struct cli *c)
 /* ---- steps ---- */
 
 enum { ARGS_COLUMNS = 32 };
+enum { TOKENS_COLUMN = 5 }; /* its place */
 
 static const struct table_column STEP_COLUMNS[] = {
     {"KIND", false, 0},   {"TARGET", false, 40}, {"ARGS", false, 0},
-    {"STATUS", false, 0}, {"DURATION", true, 0}, {"ERROR", false, 0},
+    {"STATUS", false, 0}, {"DURATION", true, 0}, [TOKENS_COLUMN] = {"TOKENS", true, 0},
+    {"ERROR", false, 0},
 };
 
 /* From the start of the (last) run to its end, or to now. */
@@ -148,16 +151,31 @@ static struct str step_duration(struct str started, struct str completed, struct
     return out;
 }
 
+/* "1200/85": in and out. */
+static struct str step_tokens(struct str usage, struct arena *a)
+{
+    struct tokens t = tokens_of(usage);
+
+    if (!t.known)
+        return STR_NONE;
+    if (t.input < 0)
+        return arena_printf(a, "?/%lld", (long long)t.output);
+    if (t.output < 0)
+        return arena_printf(a, "%lld/?", (long long)t.input);
+    return arena_printf(a, "%lld/%lld", (long long)t.input, (long long)t.output);
+}
+
 static void show_step(struct record *r, struct str step)
 {
     struct table *t = r->table;
     struct arena a = {0};
-    struct str kind, target, args, status, occurrence, started, completed, error;
+    struct str kind, target, args, status, occurrence, started, completed, error, usage;
     const struct view_field fields[] = {
         {"kind", true, &kind},          {"target", true, &target},
         {"status", true, &status},      {"occurrence", false, &occurrence},
         {"started_at", true, &started}, {"completed_at", true, &completed},
         {"error", false, &error},       {"args", false, &args},
+        {"usage", false, &usage},
     };
 
     int64_t before = 0;
@@ -170,13 +188,15 @@ static void show_step(struct record *r, struct str step)
     table_add(t, PAINT_NONE, view_json_short(args, ARGS_COLUMNS, &a));
     table_add(t, view_status_paint(status), status);
     table_add(t, PAINT_NONE, step_duration(started, completed, status, &a));
+    table_add(t, PAINT_NONE, step_tokens(usage, &a));
     table_add(t, PAINT_NONE, view_error_text(error, &a));
     arena_free(&a);
 }
 
 int cmd_exec_steps(struct cli *c)
 {
-    struct table table = {.columns = STEP_COLUMNS, .n_columns = COUNT(STEP_COLUMNS)};
+    struct table table = {
+        .columns = STEP_COLUMNS, .n_columns = COUNT(STEP_COLUMNS), .optional = 1u << TOKENS_COLUMN};
     struct pages pages = {
         .route = "/steps", .after = "after", .last_field = "step_id", .limit = 200};
     struct record r = {.c = c, .show = show_step, .table = &table};

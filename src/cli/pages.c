@@ -6,9 +6,12 @@
 
 /* Where a reading stands. */
 struct place {
-    struct buf last; /* text of the last item's field; empty: at the start */
-    size_t on_page;
+    struct buf last;       /* text of the last item's field; empty: at the start */
+    size_t limit, on_page; /* of this page */
 };
+
+/* The first page of a list that is bounded by bytes is a probe. */
+enum { FIRST_PAGE = 8 };
 
 static void note_last(struct place *at, const struct pages *p, struct str item)
 {
@@ -28,7 +31,7 @@ static bool read_page(struct visit *v, const struct pages *p, struct place *at, 
     struct json_walk walk = {0};
     struct str item, last = STR_NONE;
 
-    buf_printf(&path, "%s?limit=%zu", visit_path(v, p->route), p->limit);
+    buf_printf(&path, "%s?limit=%zu", visit_path(v, p->route), at->limit);
     if (at->last.n > 0) {
         buf_printf(&path, "&%s=", p->after);
         client_escape(&path, buf_str(&at->last));
@@ -51,14 +54,27 @@ static bool read_page(struct visit *v, const struct pages *p, struct place *at, 
     return true;
 }
 
+/* As many items as the bytes hold, if they are as large as those of the last page. */
+static size_t next_limit(const struct visit *v, const struct pages *p, const struct place *at)
+{
+    size_t item = v->answer.n / at->on_page + 1, n = p->bytes / item;
+
+    if (p->bytes == 0)
+        return p->limit;
+    return n < 1 ? 1 : n < p->limit ? n : p->limit;
+}
+
 bool pages_read(struct visit *v, const struct pages *p, struct err *e)
 {
-    struct place at = {0};
-    bool ok;
+    struct place at = {.limit = p->bytes > 0 && p->limit > FIRST_PAGE ? FIRST_PAGE : p->limit};
+    bool ok, more;
 
-    do
+    do {
         ok = read_page(v, p, &at, e);
-    while (ok && at.on_page >= p->limit && at.last.n > 0);
+        more = ok && at.on_page >= at.limit && at.last.n > 0;
+        if (more)
+            at.limit = next_limit(v, p, &at);
+    } while (more);
     buf_free(&at.last);
     return ok;
 }

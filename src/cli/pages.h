@@ -8,7 +8,8 @@
 struct pages {
     const char *route, *after; /* "/events", the parameter that goes on from the last item … */
     const char *last_field;    /* … and the item's field that it takes */
-    size_t limit;              /* of a page */
+    size_t limit;              /* of a page, in items … */
+    size_t bytes; /* … and about so many bytes, judged by the page before; 0: any number */
     void (*take)(void *ctx, struct str item); /* the item is borrowed */
     void *ctx;
 };

@@ -135,10 +135,8 @@ static void print_row(const struct table *t, const struct table_cell *row, const
     fputc('\n', c->out);
 }
 
-void table_print(const struct table *t, struct cli *c)
+static void print_all(const struct table *t, struct cli *c)
 {
-    if (t->n == 0)
-        return;
     size_t *widths = xzalloc(t->n_columns * sizeof *widths);
     struct table_cell *titles = xzalloc(t->n_columns * sizeof *titles);
     size_t last = t->n_columns - 1;
@@ -157,4 +155,53 @@ void table_print(const struct table *t, struct cli *c)
         free(titles[i].text);
     free(titles);
     free(widths);
+}
+
+static bool is_shown(const struct table *t, size_t column)
+{
+    if ((t->optional >> column & 1u) == 0)
+        return true;
+    for (size_t i = column; i < t->n; i += t->n_columns) {
+        if (t->cells[i].n > 0)
+            return true;
+    }
+    return false;
+}
+
+/* The table without the columns that are left out; its cells are the other's. */
+static void print_shown(const struct table *t, const bool *shown, size_t n_shown, struct cli *c)
+{
+    struct table_column *columns = xzalloc(n_shown * sizeof *columns);
+    struct table slim = {.columns = columns};
+
+    slim.cells = xzalloc(table_rows(t) * n_shown * sizeof *slim.cells);
+    for (size_t i = 0; i < t->n_columns; i++) {
+        if (shown[i])
+            columns[slim.n_columns++] = t->columns[i];
+    }
+    for (size_t i = 0; i < t->n; i++) {
+        if (shown[i % t->n_columns])
+            slim.cells[slim.n++] = t->cells[i];
+    }
+    print_all(&slim, c);
+    free(slim.cells);
+    free(columns);
+}
+
+void table_print(const struct table *t, struct cli *c)
+{
+    size_t n_shown = 0;
+
+    if (t->n == 0)
+        return;
+    bool *shown = xzalloc(t->n_columns * sizeof *shown);
+    for (size_t i = 0; i < t->n_columns; i++) {
+        shown[i] = is_shown(t, i);
+        n_shown += shown[i];
+    }
+    if (n_shown == t->n_columns)
+        print_all(t, c);
+    else
+        print_shown(t, shown, n_shown, c);
+    free(shown);
 }

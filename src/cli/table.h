@@ -17,6 +17,7 @@ struct table_cell; /* text and paint */
 struct table {
     const struct table_column *columns; /* static */
     size_t n_columns;
+    unsigned optional; /* bits of the columns that are left out when they are empty; not the last */
     struct table_cell *cells; /* owned, row by row */
     size_t n, cap;
 };

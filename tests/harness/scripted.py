@@ -46,6 +46,7 @@ class ScriptedExecution:
         self.steps: list[dict[str, Any]] = []
         self.events: list[dict[str, Any]] = []
         self.fork_points: dict[str, Any] | None = None
+        self.previous: Any = None
         self._calls: Counter[tuple[str, str, str]] = Counter()
         self._places: dict[str, int] = {}
 
@@ -91,6 +92,8 @@ class ScriptedExecution:
             step["result"] = result
         if "error" in more:
             step["error"] = more["error"]
+        if "usage" in more:
+            step["usage"] = more["usage"]
         self._places[step["step_id"]] = len(self.steps)
         self.steps.append(step)
         self._decide(step, rule, more)
@@ -109,7 +112,8 @@ class ScriptedExecution:
         self.event("step.allowed", **names, **({} if "held" in more else {"rule_id": rule}))
         self.event("step.executing", **names)
         if step["status"] in ("succeeded", "failed"):
-            self.event(f"step.{step['status']}", **names)
+            usage = {"usage": step["usage"]} if "usage" in step else {}
+            self.event(f"step.{step['status']}", **names, **usage)
 
 
 class ScriptedKernel:
@@ -176,6 +180,8 @@ class ScriptedKernel:
                 return execution.body
             case ["fork-points"]:
                 return execution.fork_points
+            case ["previous"]:
+                return {"state": execution.previous}
             case ["events"]:
                 after = int(query.get("after_seq", "0"))
                 return execution.events[after : after + int(query["limit"])]
@@ -217,3 +223,6 @@ class ScriptedKernel:
             timeout=COMMAND_S,
         )
         return done.stdout.replace("\r\n", "\n")
+
+
+Serve = Callable[..., ScriptedKernel]  # a fixture: made of executions, closed after the test

@@ -2,30 +2,15 @@
 
 import json
 import re
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
-from harness.scripted import ScriptedExecution, ScriptedKernel
+from harness.scripted import ScriptedExecution, ScriptedKernel, Serve
 
 A = "0199c2a4-7d10-7c4e-8abc-0123456789ab"
 B = "0199c2a4-91b3-7f02-8abc-0123456789ab"
-Serve = Callable[..., ScriptedKernel]
 OUTPUT = {"answer": 1}
-
-
-@pytest.fixture
-def serve() -> Iterator[Serve]:
-    made: list[ScriptedKernel] = []
-
-    def start(*executions: ScriptedExecution) -> ScriptedKernel:
-        made.append(ScriptedKernel(*executions))
-        return made[-1]
-
-    yield start
-    for kernel in made:
-        kernel.close()
 
 
 def run(identity: str, *targets: str, **fields: Any) -> ScriptedExecution:

@@ -54,7 +54,7 @@ static void usage_errors_exit_with_2(void **state)
         {{"frobnicate"}, "error: unknown command 'frobnicate'\nsee 'rebuno help'\n"},
         {{"exec"},
          "error: 'rebuno exec' needs a command: ls, create, get, watch, events, steps, "
-         "fork, fork-points, diff, cancel\nsee 'rebuno help'\n"},
+         "fork, fork-points, diff, export, cancel\nsee 'rebuno help'\n"},
         {{"exec", "list"}, "error: unknown command 'exec list'; did you mean 'exec ls'?\n"},
         {{"exec", "zip"}, "error: unknown command 'exec zip'\nsee 'rebuno help'\n"},
         {{"exec", "watc"},

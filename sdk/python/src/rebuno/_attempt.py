@@ -18,7 +18,7 @@ from . import _requests
 from ._protocol import Lease, Request, read_field
 from ._transport import LASTING, Environment, Patience, Wire
 from ._turns import Turn, Turns, current_turn
-from .errors import Blocked, LeaseSuperseded, Terminated
+from .errors import Blocked, LeaseSuperseded, RebunoError, Terminated
 
 _T = TypeVar("_T")
 
@@ -26,6 +26,15 @@ _T = TypeVar("_T")
 current_step: ContextVar[str] = ContextVar("rebuno_step", default="")
 
 _NEIGHBOURS_S = 60.0
+
+
+@dataclass
+class _OpenCall:
+    """A model call that was told to proceed and has no outcome yet."""
+
+    caller: asyncio.Task[Any] | None = None  # when it ends, nobody reports the call any more
+    loop: asyncio.AbstractEventLoop | None = None
+    read_rest: Callable[[], Coroutine[Any, Any, None]] | None = None  # of its stream, on `loop`
 
 
 @dataclass(frozen=True)
@@ -47,7 +56,8 @@ class Attempt:
         self.suspension: Blocked | Terminated | None = None
         self.abandoned = False  # superseded or shut down: nothing is reported any more
         self.draining = False  # the agent is closing: nothing new is started
-        self.has_open_steps = False  # a body has ended without an outcome: its step is executing
+        self.left_open = False  # a body has ended without an outcome: its step is executing
+        self.lost: RebunoError | None = None  # why a model call's outcome could not be reported
         self.turns = Turns(self._wake)
         self.opened: dict[str, Opened] = {}
         self._sealed = False  # suspended, and the handler has ended
@@ -60,7 +70,7 @@ class Attempt:
         self._waiting: list[asyncio.Future[bool]] = []  # of the calls that wait for subagents
         self._asking = False  # whether they may be suspended
         self._is_suspended = False  # they are: the kernel waits for their steps
-        self._open_model_calls: set[str] = set()
+        self._open_model_calls: dict[str, _OpenCall] = {}
         self._changed = asyncio.Event()
 
     async def send(self, request: Request, patience: Patience = LASTING) -> bytes:
@@ -86,20 +96,33 @@ class Attempt:
         """The clocks and the network that the agent runs on."""
         return self._wire.environment
 
-    async def admit(self) -> None:
+    @property
+    def has_open_steps(self) -> bool:
+        """Whether steps are executing of which no outcome will come from this attempt.
+
+        The next delivery would wait for them until the lease has run out.
+        """
+        return self.left_open or bool(self._open_model_calls)
+
+    async def admit(self, *, is_model_call: bool = False) -> None:
         """Returns when a new step may be sent. An agent that is closing starts none.
 
-        What a running step's body needs is let through: the step could not finish otherwise.
+        Nor does a suspended execution ask a model: mostly a framework has swallowed the stop and
+        wants to tell the model of it. A tool's call may stand beside the one that waits, and is
+        asked for in the same pass. What a running step's body needs is let through: the step
+        could not finish otherwise.
         """
         if not self.turns.is_inside():
             if self.draining:
                 await self._on_owner(
                     lambda: self._until(lambda: self.abandoned or not self.draining)
                 )
-            if self._sealed and self.suspension is not None:
+            if (self._sealed or is_model_call) and self.suspension is not None:
                 raise copy.copy(self.suspension)
         if self.abandoned:
             raise LeaseSuperseded("this delivery was given up; another attempt carries on")
+        if is_model_call and self.lost is not None:  # its SDK calls again: not beside that step
+            raise copy.copy(self.lost)
 
     @contextlib.asynccontextmanager
     async def turn(self) -> AsyncIterator[Turn]:
@@ -192,17 +215,46 @@ class Attempt:
         finally:
             self._count(-1)
 
-    def begin_model_call(self, step_id: str) -> None:
-        """Marks a model call that a closing agent waits for, until `end_model_call`."""
-        self._open_model_calls.add(step_id)
+    def begin_model_call(self, step_id: str, caller: asyncio.Task[Any] | None = None) -> None:
+        """Marks a model call that a closing agent waits for, until `end_model_call`.
+
+        The `caller`, if one is given, is who will report it.
+        """
+        self._open_model_calls[step_id] = _OpenCall(caller)
+        if caller is not None:
+            caller.add_done_callback(lambda _: self._wake())
+
+    def begin_stream(
+        self, step_id: str, read_rest: Callable[[], Coroutine[Any, Any, None]]
+    ) -> None:
+        """The model call's answer is a stream; `read_rest` ends and records it for its reader."""
+        call = self._open_model_calls[step_id]
+        call.loop, call.read_rest = asyncio.get_running_loop(), read_rest
 
     def end_model_call(self, step_id: str) -> None:
         """The call was recorded, or given up."""
-        self._open_model_calls.discard(step_id)
+        self._open_model_calls.pop(step_id, None)
         self._wake()
 
     async def until_settled(self) -> None:
-        """Returns when no step is in flight."""
+        """Returns when no step is in flight, and of the model calls nothing more will come.
+
+        Called once the handler of a suspended execution has ended, by the task it ran in.
+        """
+        handler = asyncio.current_task()
+
+        def is_under_way(call: _OpenCall) -> bool:
+            return call.caller not in (None, handler) and not call.caller.done()
+
+        await self._until(lambda: self._busy == 0)
+        for call in tuple(self._open_model_calls.values()):
+            if call.read_rest is not None and call.loop is self._loop:
+                await call.read_rest()
+        with contextlib.suppress(TimeoutError):  # a caller may have given up, and live on
+            async with asyncio.timeout(_NEIGHBOURS_S):
+                await self._until(
+                    lambda: not any(map(is_under_way, tuple(self._open_model_calls.values())))
+                )
         await self._until(lambda: self._busy == 0)
 
     async def until_neighbours_end(self) -> None:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What code inside an execution sees: `execution()`, its context, and `previous()`."""
 
+import asyncio
 from collections.abc import Callable
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -122,10 +123,10 @@ class ExecutionContext:
         the answer, on `replay` use the decision's `result` or `error`. Others are raised.
         """
         submitted = StepCall("llm_call", target, encode(request, "the model's request"))
-        await self._attempt.admit()
+        await self._attempt.admit(is_model_call=True)
         decision = await submit(self._attempt, submitted)
         if decision.decision == "proceed":
-            self._attempt.begin_model_call(decision.step_id)
+            self._attempt.begin_model_call(decision.step_id, asyncio.current_task())
         return decision.step_id, decision
 
     async def record_llm(self, step_id: str, result: Any) -> None:

@@ -13,7 +13,7 @@ from ._json import encode
 from ._protocol import Delivery, Request, read
 from ._refusals import find_refusal
 from ._resources import capture_on_completion
-from ._steps import too_large
+from ._steps import PAYLOAD_TOO_LARGE, too_large
 from ._transport import BRIEF, LASTING, Wire
 from .errors import (
     APIError,
@@ -99,7 +99,7 @@ class Dispatch:
         report = await self._outcome(execution)
         if report is not None:
             await self._report(report)
-        elif self._attempt.has_open_steps:  # else the next delivery waits until the lease runs out
+        elif self._attempt.has_open_steps:
             await self._release()
 
     async def _outcome(self, execution: Execution) -> Request | None:
@@ -165,7 +165,7 @@ class Dispatch:
             try:
                 await self._wire.send(report, LASTING)
             except APIError as exc:
-                if exc.code != "payload_too_large":
+                if exc.code != PAYLOAD_TOO_LARGE:
                     raise
                 reason = too_large("output", len(report.body), exc)
                 failed = self._failure(f"agent_error: {type(exc).__name__}: {reason}")

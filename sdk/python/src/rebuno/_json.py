@@ -21,7 +21,7 @@ def encode(value: Any, what: str = "value") -> str:
     try:
         text = _dumps(value, ensure_ascii=False)
         # A lone surrogate has no UTF-8: it can only travel as an escape.
-        return text if _is_utf8(text) else _dumps(value, ensure_ascii=True)
+        return text if text.isascii() or _is_utf8(text) else _dumps(value, ensure_ascii=True)
     except (TypeError, ValueError, RecursionError) as exc:
         raise TypeError(f"{what} cannot be JSON: {exc}") from exc
 

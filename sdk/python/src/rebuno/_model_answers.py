@@ -27,6 +27,7 @@ Refusal = Blocked | Terminated | LeaseSuperseded | PolicyError | RateLimited
 REFUSALS = (Blocked, Terminated, LeaseSuperseded, PolicyError, RateLimited)
 
 _PIECE = 16_384  # bytes of a replayed stream that come at once, to the end of an event
+_FIRST_REFUSAL = 400  # of the HTTP statuses
 _EVENT_END = re.compile(rb"\r?\n\r?\n")
 
 
@@ -46,18 +47,41 @@ def plain_answer(status: int, content_type: str, content: bytes) -> httpx2.Respo
 
 
 def replay(decision: StepDecision, target: str) -> httpx2.Response:
-    """Returns the recorded answer; raises RebunoError if the call failed."""
+    """Returns the recorded answer, which breaks off if the call's did.
+
+    Raises RebunoError if the call failed before an answer began. Where the call had met an error
+    of the HTTP library it is of that class, too: so a model's SDK calls again if it did then.
+    """
+    failure = None
     try:
-        result = replayed(decision, target)
+        recorded = _recorded(replayed(decision, target))
     except ToolError as exc:
-        raise RebunoError(str(exc.args[0])) from None
-    status, content_type, content = _recorded(result)
-    if is_event_stream(content_type):
-        return answer(status, content_type, ReplayedStream(content))
+        failure = _failure(decision.error, str(exc.args[0]))
+        begun = _begun(decision.error)
+        if begun is None:
+            raise failure from None
+        recorded = begun
+    status, content_type, content = recorded
+    if is_event_stream(content_type) or (failure is not None and status < _FIRST_REFUSAL):
+        return answer(status, content_type, ReplayedStream(content, failure))
     return plain_answer(status, content_type, content)
 
 
+def _failure(error: Any, message: str) -> RebunoError:
+    name = error.get("type") if isinstance(error, dict) else None
+    kind = getattr(httpx2, name, None) if isinstance(name, str) else None
+    if not isinstance(kind, type) or not issubclass(kind, httpx2.RequestError):
+        return RebunoError(message)
+    failure: RebunoError = type(kind.__name__, (RebunoError, kind), {})(message)
+    return failure
+
+
 def _recorded(result: Any) -> tuple[int, str, bytes]:
+    """The answer that a result stands for. Any JSON may have been recorded as one."""
+    return _begun(result) or (200, JSON_TYPE, encode(result).encode())
+
+
+def _begun(result: Any) -> tuple[int, str, bytes] | None:
     match result:
         case {"status": int(status), "headers": dict(headers), "body": str(body)}:
             content_type = str(headers.get("content-type") or JSON_TYPE)
@@ -67,7 +91,7 @@ def _recorded(result: Any) -> tuple[int, str, bytes]:
                 return status, content_type, base64.b64decode(body, validate=True)
             except binascii.Error:
                 return status, content_type, _utf8(body)
-    return 200, JSON_TYPE, encode(result).encode()
+    return None
 
 
 def _utf8(text: str) -> bytes:
@@ -75,10 +99,11 @@ def _utf8(text: str) -> bytes:
 
 
 class ReplayedStream(httpx2.AsyncByteStream):
-    """A recorded stream: in pieces that end with an event, and never twice."""
+    """A recorded stream: in pieces that end with an event, never twice; then its failure."""
 
-    def __init__(self, content: bytes) -> None:
+    def __init__(self, content: bytes, failure: RebunoError | None = None) -> None:
         self._pieces = _pieces(content)
+        self._failure = failure
 
     def __aiter__(self) -> AsyncIterator[bytes]:
         return self
@@ -86,7 +111,8 @@ class ReplayedStream(httpx2.AsyncByteStream):
     async def __anext__(self) -> bytes:
         for piece in self._pieces:
             return piece
-        raise StopAsyncIteration
+        failure, self._failure = self._failure, None
+        raise failure or StopAsyncIteration
 
 
 def _pieces(content: bytes) -> Iterator[bytes]:
@@ -111,7 +137,27 @@ def refusal(exc: Refusal) -> httpx2.Response:
             status, what = 429, _with_reason("rate_limited", exc.reason)
         case PolicyError():
             status, what = 403, _with_reason("denied", exc.message)
-    error = {"type": "rebuno_refusal", "message": f"rebuno_refusal: {what}"}
+    return _final(status, {"type": "rebuno_refusal", "message": f"rebuno_refusal: {what}"})
+
+
+TOO_LARGE = 413  # model SDKs do not repeat what is answered so, on a replay either
+
+
+def too_large_body(message: str) -> bytes:
+    """The body of `too_large_answer`."""
+    return encode({"error": _too_large_error(message)}).encode()
+
+
+def too_large_answer(message: str) -> httpx2.Response:
+    """Returns the HTTP answer of a call whose request or answer the kernel does not take."""
+    return _final(TOO_LARGE, _too_large_error(message))
+
+
+def _too_large_error(message: str) -> dict[str, str]:
+    return {"type": "rebuno_too_large", "message": message}
+
+
+def _final(status: int, error: dict[str, str]) -> httpx2.Response:
     headers = {"content-type": JSON_TYPE, "x-should-retry": "false"}
     body = encode({"error": error}).encode()
     return httpx2.Response(status, headers=headers, stream=httpx2.ByteStream(body))

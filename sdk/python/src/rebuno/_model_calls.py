@@ -6,19 +6,38 @@ leaves the step with an outcome. Model calls are never serialised, and hold no l
 """
 
 import asyncio
+import functools
 from typing import Any
 
 import httpx2
 
 from ._attempt import Attempt
 from ._calls import see_through
-from ._model_answers import REFUSALS, answer, is_event_stream, plain_answer, refusal, replay
-from ._model_record import Record, Transcript, check_length, plain_record
+from ._model_answers import (
+    REFUSALS,
+    answer,
+    is_event_stream,
+    plain_answer,
+    refusal,
+    replay,
+    too_large_answer,
+)
+from ._model_record import (
+    CANCELLED,
+    Record,
+    TooLarge,
+    Transcript,
+    check_length,
+    error_of,
+    plain_record,
+    refused_record,
+)
 from ._model_stream import LiveStream
 from ._protocol import EVENT_STREAM, JSON_TYPE
 from ._requests import StepCall
-from ._steps import submit
-from .errors import Blocked
+from ._steps import PAYLOAD_TOO_LARGE, submit, too_large
+from .errors import APIError, Blocked
+from .types import StepDecision
 
 # Headers that prove who asks. An HTTP library may name their values in its errors.
 _SECRETS = ("authorization", "proxy-authorization", "x-api-key", "api-key", "cookie")
@@ -66,17 +85,27 @@ class ModelCall:
 
     async def _live(self, is_streamed: bool) -> httpx2.Response:
         try:
-            await self._attempt.admit()
+            await self._attempt.admit(is_model_call=True)
             with self._attempt.busy():
                 self._submitted = True
-                decision = await submit(self._attempt, self._step)
+                decision = await self._submit()
                 if decision.decision == "replay":
                     return replay(decision, self._step.target)
                 return await self._perform(decision.step_id, is_streamed)
+        except TooLarge as exc:
+            return too_large_answer(exc.message)
         except REFUSALS as exc:
             if isinstance(exc, Blocked):
                 await self._attempt.until_neighbours_end()
             return refusal(exc)
+
+    async def _submit(self) -> StepDecision:
+        try:
+            return await submit(self._attempt, self._step)
+        except APIError as exc:
+            if exc.code != PAYLOAD_TOO_LARGE:
+                raise
+            raise TooLarge(too_large("request", len(self._step.args.encode()), exc)) from exc
 
     async def _perform(self, step_id: str, is_streamed: bool) -> httpx2.Response:
         record = Record(self._attempt, step_id)
@@ -88,7 +117,8 @@ class ModelCall:
                 self._stream = LiveStream(self._attempt, record, response, transcript)
                 return answer(status, content_type, self._stream)
             content_type = _content_type(response, False)
-            await record.complete(plain_record(response.status_code, content_type, content))
+            body = await plain_record(response.status_code, content_type, content)
+            await record.complete(body, refused_record)
             return plain_answer(response.status_code, content_type, content)
         finally:
             if self._stream is None:
@@ -103,13 +133,16 @@ class ModelCall:
             return await self._provider
         except asyncio.CancelledError:
             if self._cancelled and not self._attempt.abandoned:  # else the step stays executing
-                await record.fail("cancelled")
+                await record.fail(CANCELLED)
             raise
         except REFUSALS:  # of a gateway that is the inner transport
             raise
+        except TooLarge as exc:
+            await record.fail({"message": exc.message}, refused_record(exc.message))
+            raise
         except Exception as exc:
             shown = _without_secrets(exc, self._request)
-            await record.fail(str(shown) or type(shown).__name__)
+            await record.fail(error_of(shown))
             if shown is exc:
                 raise
             raise shown from None
@@ -119,6 +152,15 @@ class ModelCall:
     async def _send(self, is_streamed: bool) -> tuple[httpx2.Response, bytes | None]:
         """The provider's answer; without its content if that is to be streamed."""
         response = await self._inner.handle_async_request(self._request)
+        encoding = response.headers.get("content-encoding")
+        if encoding is not None and (unknown := _not_undone(encoding)):
+            await response.aclose()
+            raise httpx2.DecodingError(
+                f"the provider's answer has the content-encoding {unknown!r}, which httpx2 cannot "
+                "undo here: install what it needs (httpx2[brotli], httpx2[zstd]), or send another "
+                "Accept-Encoding",
+                request=self._request,
+            )
         if response.status_code < 400 and (
             is_streamed or is_event_stream(_content_type(response, False))
         ):
@@ -132,6 +174,20 @@ class ModelCall:
             return response, b"".join(parts)
         finally:
             await response.aclose()
+
+
+@functools.cache
+def _undone() -> frozenset[str]:
+    """The content-encodings that a client asks for here; some need a package."""
+    with httpx2.Client(transport=httpx2.BaseTransport(), trust_env=False) as client:
+        accepted = client.headers["accept-encoding"]
+    return frozenset(name.strip() for name in accepted.split(",")) | {"identity", ""}
+
+
+def _not_undone(encodings: str) -> str:
+    """Returns the first encoding that httpx2 would leave as it is, without a word."""
+    names = (name.strip().lower() for name in encodings.split(","))
+    return next((name for name in names if name not in _undone()), "")
 
 
 def _content_type(response: httpx2.Response, is_streamed: bool) -> str:

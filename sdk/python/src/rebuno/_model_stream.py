@@ -12,7 +12,7 @@ import httpx2
 from . import _requests
 from ._attempt import Attempt
 from ._calls import see_through
-from ._model_record import Record, Transcript
+from ._model_record import CANCELLED, Record, TooLarge, Transcript, error_of
 from .errors import LeaseSuperseded, RebunoError, Terminated
 
 logger = logging.getLogger("rebuno")
@@ -199,12 +199,15 @@ class LiveStream(httpx2.AsyncByteStream):
         self._transcript = transcript
         self._live = LiveText(attempt, record.step_id)
         self._activity = _Activity(attempt)
+        self._activity.begin()  # from the start: what waits for the call waits for its reader, too
+        self._activity.pause()
         self._reading: asyncio.Task[bytes | None] | None = None
         self._has_begun = False
         self._cancelled = False  # the reading was; it cannot go on
         self._closing = False
         self._ending = False  # all is read, or cut off: the outcome is being reported
         self._over = False
+        attempt.begin_stream(record.step_id, lambda: self.cut(is_cancelled=False))
 
     def __aiter__(self) -> AsyncIterator[bytes]:
         return self
@@ -268,7 +271,7 @@ class LiveStream(httpx2.AsyncByteStream):
                     while await self._read() is not None:
                         pass
             elif is_cancelled and not self._has_begun:
-                await self._fail("cancelled")
+                await self._fail(CANCELLED)
             else:
                 await self._finish()
         finally:
@@ -288,8 +291,11 @@ class LiveStream(httpx2.AsyncByteStream):
             while (chunk := await anext(self._chunks, None)) == b"":
                 pass
             text = self._transcript.add(chunk or b"", is_last=chunk is None)
+        except TooLarge as exc:
+            await self._fail({"message": exc.message}, self._transcript.without_body())
+            raise
         except Exception as exc:
-            await self._fail(str(exc) or type(exc).__name__)
+            await self._fail(error_of(exc), self._transcript)
             raise
         await self._live.add(text)
         if chunk is None:
@@ -302,15 +308,16 @@ class LiveStream(httpx2.AsyncByteStream):
         self._ending = True
         try:
             await self._live.finish()
-            await self._record.complete(self._transcript.close())
+            transcript = self._transcript
+            await self._record.complete(transcript.close(), lambda _: transcript.without_body())
         finally:
             await self._end()
 
-    async def _fail(self, message: str) -> None:
+    async def _fail(self, error: dict[str, str], begun: Transcript | None = None) -> None:
         self._ending = True
         try:
             await self._live.finish()
-            await self._record.fail(message)
+            await self._record.fail(error, begun)
         finally:
             await self._end()
 

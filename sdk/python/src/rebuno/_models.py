@@ -52,13 +52,16 @@ class RebunoTransport(httpx2.AsyncBaseTransport):
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """Answers from the record, or from the provider and records it."""
         context = _running()
-        body = None if context is None else await _json_object(request)
-        if context is None or body is None:
+        if context is None:
             return await self._inner.handle_async_request(request)
+        inner = attempt_of(context).environment.provider or self._inner
+        body = await _json_object(request)
+        if body is None:
+            return await inner.handle_async_request(request)
         model = body.get("model")
         target = "" if model is None else str(model)
         step = StepCall("llm_call", target, encode(body, "the model's request"))
-        call = ModelCall(attempt_of(context), self._inner, request, step)
+        call = ModelCall(attempt_of(context), inner, request, step)
         return await call.answer(is_streamed=body.get("stream") is True)
 
     async def aclose(self) -> None:

@@ -5,10 +5,11 @@
 connection, reads a clock or waits.
 """
 
+import functools
 import hashlib
 import hmac
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -20,6 +21,9 @@ JSON_TYPE = "application/json"
 EVENT_STREAM = "text/event-stream"
 
 _T = TypeVar("_T")
+
+# One for each type: to make it takes longer than to read a decision with it.
+_adapter: Callable[[Any], TypeAdapter[Any]] = functools.cache(TypeAdapter)
 
 _CLASSES: dict[str, type[errors.APIError]] = {
     "validation_error": errors.ValidationError,
@@ -152,7 +156,8 @@ def read(kind: type[_T], body: bytes) -> _T:
         value = json.loads(body or b"null")
         if value is None:
             value = [] if getattr(kind, "__origin__", None) is list else {}
-        return TypeAdapter(kind).validate_python(value)
+        answer: _T = _adapter(kind).validate_python(value)
+        return answer
     except (ValueError, RecursionError) as exc:
         raise errors.RebunoError(
             f"the kernel's answer is not what the protocol says; is the URL a kernel's? {exc}"

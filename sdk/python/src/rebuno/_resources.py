@@ -82,9 +82,10 @@ class _Opening:
     """The first call for a key in a delivery."""
 
     def __init__(self, attempt: Attempt, key: str, driver: Any) -> None:
+        stand_in = attempt.environment.driver
         self._attempt = attempt
         self._key = key
-        self._driver = driver
+        self._driver = driver if stand_in is None else stand_in(key)
         self._cancelled = False
         self._is_making = False  # something exists, or may, that is not recorded
 

@@ -37,6 +37,8 @@ logger = logging.getLogger("rebuno")
 
 Body = Callable[[], Awaitable[Any]]
 
+PAYLOAD_TOO_LARGE = "payload_too_large"
+
 
 async def submit(attempt: Attempt, call: StepCall) -> StepDecision:
     """Submits a step; returns a decision to proceed or to replay, raises any other."""
@@ -97,7 +99,7 @@ async def settle(attempt: Attempt, step_id: str, outcome: Outcome) -> None:
         )
         raise
     except APIError as exc:
-        if exc.code != "payload_too_large" or outcome.error is not None:
+        if exc.code != PAYLOAD_TOO_LARGE or outcome.error is not None:
             raise
         message = too_large("result", len((outcome.result or "").encode()), exc)
         failed = Outcome(error=encode({"message": message}), captured=outcome.captured)
@@ -154,7 +156,7 @@ class _Step:
                 raise
         finally:
             is_open = not self._settled and not self._held().is_awaited
-            self._attempt.has_open_steps |= is_open
+            self._attempt.left_open |= is_open
         if (recorded := self._held().recorded) is None:
             return value
         return replayed(recorded, self._call.target)  # a replay has nothing but that, either

@@ -9,6 +9,7 @@ import random
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass
+from typing import Any
 
 import httpx2
 
@@ -21,13 +22,19 @@ Authorize = Callable[[Request, str], dict[str, str]]
 
 @dataclass(frozen=True)
 class Environment:
-    """What a process gives: clocks, sleep, chance and the network. Tests give their own."""
+    """What a process gives: clocks, sleep, chance and the network. Tests give their own.
+
+    `provider` answers in the place of every model's provider, `driver` makes what stands in for
+    the driver of a resource, by its key: `rebuno.testing.replay` lets nothing out.
+    """
 
     now: Callable[[], float] = time.time
     monotonic: Callable[[], float] = time.monotonic
     sleep: Callable[[float], Awaitable[object]] = asyncio.sleep
     chance: Callable[[], float] = random.random
     transport: httpx2.AsyncBaseTransport | None = None
+    provider: httpx2.AsyncBaseTransport | None = None
+    driver: Callable[[str], Any] | None = None
 
 
 @dataclass(frozen=True)

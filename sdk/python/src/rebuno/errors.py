@@ -134,8 +134,11 @@ def failure_reason(exc: BaseException) -> str:
     """Returns the text with which an execution that died of `exc` is failed.
 
     What stands before the first colon is a stable token: `tool_error`, `policy_denied`, a
-    policy's or rate limit's own reason, or `agent_error` for anything else.
+    policy's or rate limit's own reason, or `agent_error` for anything else. A group of a single
+    exception, which task groups and the sessions of MCP make of it, counts as that one.
     """
+    while isinstance(exc, BaseExceptionGroup) and len(exc.exceptions) == 1:
+        exc = exc.exceptions[0]
     if isinstance(exc, PolicyError):
         return exc.message if _TOKEN.fullmatch(exc.message) else f"policy_denied: {exc.message}"
     if isinstance(exc, RateLimited):
