@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from real_kernel import BIN, DEADLINE, Process, register, until
+from real_kernel import BIN, DEADLINE, FREE_PORT, Process, register, until
 from rebuno import Client
 from rebuno.testing import ScriptedModel
 
@@ -24,13 +24,6 @@ SCRIPT: list[Any] = [
     {"tool": "read_file", "args": {"path": "answer"}},
     "It is 42.",
 ]
-# The ports that the example names may be in use here.
-AGENT = """
-import runpy, uvicorn
-run = uvicorn.run
-uvicorn.run = lambda *args, **options: run(*args, **options | {"port": 0})
-runpy.run_path("agent.py", run_name="__main__")
-"""
 
 
 def git(folder: Path, *words: str) -> str:
@@ -82,7 +75,7 @@ async def test_two_turns(tmp_path: Path, repo: Path) -> None:
             given = {"LLM_MODEL": "m", "LLM_BASE_URL": model.url, "LLM_API_KEY": "k"}
             env = given | {"REBUNO_URL": kernel.url(), "REPO": str(repo)}
             env |= {"XDG_DATA_HOME": str(tmp_path / "data"), "REBUNO_AGENT_SECRET": ""}
-            agent = Process([sys.executable, "-c", AGENT], EXAMPLE, **env)
+            agent = Process([sys.executable, "-c", FREE_PORT], EXAMPLE, **env)
             processes.append(agent)
             await until(lambda: any("running on" in line for line in agent.output))
             port = agent.url().rpartition(":")[2]

@@ -64,9 +64,11 @@ async def governed(
         yield agent
 
 
-async def pending(client: Client, execution_id: str, count: int = 1) -> list[Approval]:
+async def pending(
+    client: Client, execution_id: str, count: int = 1, within: float = DEADLINE
+) -> list[Approval]:
     """The approvals that an execution waits for, once there are so many."""
-    async with asyncio.timeout(DEADLINE):
+    async with asyncio.timeout(within):
         while True:
             mine = [
                 approval
@@ -78,8 +80,8 @@ async def pending(client: Client, execution_id: str, count: int = 1) -> list[App
                 return mine
 
 
-async def ended(client: Client, execution_id: str) -> Execution:
-    run = await client.wait(execution_id, DEADLINE)
+async def ended(client: Client, execution_id: str, within: float = DEADLINE) -> Execution:
+    run = await client.wait(execution_id, within)
     assert run.status == "completed", run.failure_reason
     return run
 

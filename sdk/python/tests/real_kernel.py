@@ -21,6 +21,14 @@ SECRET = "real-secret"
 DEADLINE = 30.0
 URL = re.compile(r"http://[\w.\[\]:-]+:\d+")
 
+# Runs the folder's agent.py on a free port: the one that an example names may be in use.
+FREE_PORT = """
+import runpy, uvicorn
+run = uvicorn.run
+uvicorn.run = lambda *args, **options: run(*args, **options | {"port": 0})
+runpy.run_path("agent.py", run_name="__main__")
+"""
+
 
 class Process:
     """A child that says its URL; only this child is ever ended, by its own id."""
@@ -85,8 +93,8 @@ async def serving(
         await task
 
 
-async def until(condition: Callable[[], Any]) -> None:
-    deadline = time.monotonic() + DEADLINE
+async def until(condition: Callable[[], Any], within: float = DEADLINE) -> None:
+    deadline = time.monotonic() + within
     while not condition():
         assert time.monotonic() < deadline, "did not happen in time"
         await asyncio.sleep(0.005)

@@ -84,6 +84,12 @@ def test_the_tree() -> None:
         (errors.NetworkError("m"), "agent_error: NetworkError: m"),
         (ValueError("bad"), "agent_error: ValueError: bad"),
         (KeyError("k"), "agent_error: KeyError: 'k'"),
+        (ExceptionGroup("g", [errors.ToolError("m", "send")]), "tool_error: send: m"),
+        (ExceptionGroup("g", [ExceptionGroup("h", [KeyError(1)])]), "agent_error: KeyError: 1"),
+        (
+            ExceptionGroup("g", [KeyError(1), KeyError(2)]),
+            "agent_error: ExceptionGroup: g (2 sub-exceptions)",
+        ),
     ],
     ids=repr,
 )

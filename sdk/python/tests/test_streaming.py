@@ -1,8 +1,6 @@
 """Streamed answers: to the caller as they come, live to those who watch, recorded at the end."""
 
 import asyncio
-import logging
-import zlib
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -10,7 +8,7 @@ import httpx2
 import pytest
 from conftest import Bench, until
 from providers import SSE, URL, Chunks, Provider, recorded, said, streamed
-from scripted_kernel import DEADLINE, Call, error
+from scripted_kernel import DEADLINE, error
 
 from rebuno import (
     LeaseSuperseded,
@@ -144,16 +142,6 @@ async def test_characters_are_never_split(bench: Bench, size: int, patient: None
     assert len(deltas(bench)) > 1
 
 
-async def test_what_is_no_text(bench: Bench) -> None:
-    """The caller gets the bytes, the record their closest text."""
-
-    async def process(given: Any) -> Any:
-        return (await read(Provider(streamed(b"a\xffb", b"\xe2\x82")))).hex()
-
-    assert await bench.output(process) == b"a\xffb\xe2\x82".hex()
-    assert outcome(bench)[1]["result"]["body"] == "a\ufffdb\ufffd"
-
-
 async def test_when_deltas_are_published(bench: Bench, patient: None) -> None:
     """50 ms after the last time, or 2000 characters; 1750 a delta; the rest at the end."""
     chunks = ["a" * 10, "b" * 10, "c" * 1999, "d", "e" * 4000, "f"]
@@ -199,59 +187,6 @@ async def test_a_model_that_pauses_is_seen(bench: Bench) -> None:
     assert "".join(deltas(bench)) == (EVENTS[0] + EVENTS[1]).decode()
 
 
-async def test_nobody_can_watch(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
-    bench.kernel.answer("stream", error("conflict", 409), 100)
-
-    async def process(given: Any) -> Any:
-        got = b""
-        provider = Provider(streamed(*EVENTS))
-        async with provider.client() as http, http.stream("POST", URL, json=ASK) as answer:
-            async for chunk in answer.aiter_raw():
-                bench.time.now_s += 1
-                got += chunk
-        return got.decode()
-
-    with caplog.at_level(logging.WARNING, "rebuno"):
-        assert await bench.output(process) == TEXT
-    assert outcome(bench)[0] == "complete"
-    assert len(bench.kernel.named("stream")) >= 1
-    assert len([record for record in caplog.records if "seen live" in record.message]) == 1
-
-
-async def test_a_kernel_that_takes_no_deltas(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It does not hold the answer up for good."""
-    monkeypatch.setattr(_model_stream, "_PATIENCE_S", 0.05)
-
-    async def never(call: Call) -> None:
-        await asyncio.Event().wait()
-
-    bench.kernel.answer("stream", never, 100)
-
-    async def process(given: Any) -> Any:
-        return len(await read(Provider(streamed(*[b"x" * 10_000] * 50))))
-
-    assert await bench.output(process) == 500_000
-    assert outcome(bench)[0] == "complete"
-
-
-async def test_a_stream_that_breaks(bench: Bench) -> None:
-    source = Chunks(EVENTS[0], httpx2.RemoteProtocolError("cut off"))
-
-    async def process(given: Any) -> Any:
-        got: list[bytes] = []
-        provider = Provider(httpx2.Response(200, headers=SSE, stream=source))
-        async with provider.client() as http, http.stream("POST", URL, json=ASK) as answer:
-            with pytest.raises(httpx2.RemoteProtocolError, match="cut off"):
-                await collect(answer, got)
-            assert [chunk async for chunk in answer.stream] == []  # type: ignore[union-attr]
-        return b"".join(got).decode()
-
-    assert await bench.output(process) == EVENTS[0].decode()
-    assert outcome(bench) == ("fail", {"error": {"message": "cut off"}})
-    assert deltas(bench) == [EVENTS[0].decode()]
-    assert source.is_closed
-
-
 @pytest.mark.parametrize("chunks", [0, 1, 2])
 async def test_a_caller_that_closes_early(bench: Bench, chunks: int) -> None:
     source = Chunks(*EVENTS)
@@ -280,36 +215,6 @@ async def test_closing_in_the_middle_of_a_character(bench: Bench) -> None:
 
     await bench.output(process)
     assert outcome(bench)[1]["result"]["body"] == "ab"
-
-
-async def test_compressed_streams(bench: Bench) -> None:
-    packer = zlib.compressobj(wbits=zlib.MAX_WBITS | 16)
-    packed = [packer.compress(event) + packer.flush(zlib.Z_SYNC_FLUSH) for event in EVENTS]
-    packed.append(packer.flush())
-
-    async def process(given: Any) -> Any:
-        answer = streamed(*packed, **{"content-encoding": "gzip"})
-        async with (
-            Provider(answer).client() as http,
-            http.stream("POST", URL, json=ASK) as response,
-        ):
-            assert dict(response.headers) == SSE
-            return [chunk.decode() async for chunk in response.aiter_raw()]
-
-    assert await bench.output(process) == [event.decode() for event in EVENTS]
-    assert outcome(bench)[1]["result"]["body"] == TEXT
-
-
-async def test_a_compressed_stream_that_is_none(bench: Bench) -> None:
-    packed = b"no gzip at all"
-
-    async def process(given: Any) -> Any:
-        answer = streamed(packed[:9], b"garbage" * 9, **{"content-encoding": "gzip"})
-        with pytest.raises(httpx2.DecodingError):
-            await read(Provider(answer))
-
-    await bench.output(process)
-    assert outcome(bench)[0] == "fail"
 
 
 async def test_what_counts_as_a_stream(bench: Bench) -> None:
@@ -423,23 +328,6 @@ async def test_a_stream_beside_a_call_that_waits(bench: Bench, where: str) -> No
     await asyncio.wait_for(agent.join(), DEADLINE)
     assert outcome(bench)[1] == {"result": recorded(TEXT, 200, SSE["content-type"])}
     assert len(bench.kernel.named("complete")) == 1
-
-
-async def test_a_provider_that_breaks_while_shielded(bench: Bench) -> None:
-    bench.kernel.decide("send", decision="blocked", approval_id="p1")
-    gate = asyncio.Event()
-    source = Chunks(EVENTS[0], gate, httpx2.ReadError("cut off"))
-
-    async def process(given: Any) -> Any:
-        provider = Provider(httpx2.Response(200, headers=SSE, stream=source))
-        async with asyncio.TaskGroup() as group:
-            group.create_task(read(provider))
-            await source.waiting.wait()
-            asyncio.get_running_loop().call_soon(gate.set)
-            await step("send", lambda: 1)
-
-    assert await bench.run(process) is None
-    assert outcome(bench) == ("fail", {"error": {"message": "cut off"}})
 
 
 async def test_a_superseded_stream(bench: Bench) -> None:

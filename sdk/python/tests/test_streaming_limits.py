@@ -1,6 +1,7 @@
 """Streamed answers that are long, or have no end."""
 
 import asyncio
+import json
 import tracemalloc
 from typing import Any
 
@@ -10,6 +11,7 @@ from conftest import Bench
 from providers import SSE, URL, Chunks, Provider, streamed
 from scripted_kernel import error
 from test_streaming import ASK, EVENTS, TEXT, collect, outcome, read
+from test_streaming_faults import broken
 
 from rebuno import APIError, RebunoError, _model_record
 
@@ -32,7 +34,24 @@ async def test_a_stream_too_large_for_the_kernel(bench: Bench) -> None:
         return b"".join(got).decode()
 
     assert await bench.output(process) == TEXT
-    assert "at most 9 bytes" in bench.kernel.named("fail")[0].body["error"]["message"]
+    failed = bench.kernel.named("fail")[0].body["error"]
+    assert "at most 9 bytes" in failed["message"]
+    assert failed == broken(message=failed["message"])  # a replay breaks, too
+
+
+async def test_what_came_of_a_stream_that_broke_is_too_large(bench: Bench) -> None:
+    """Then it is recorded without that."""
+    bench.kernel.answer("fail", lambda call: error("payload_too_large", 413), 1)
+
+    async def process(given: Any) -> Any:
+        with pytest.raises(httpx2.ReadError):
+            await read(Provider(streamed(*EVENTS, httpx2.ReadError("cut off"))))
+
+    await bench.output(process)
+    first, second = bench.kernel.named("fail")
+    failed = {"message": "cut off", "type": "ReadError"}
+    assert first.body == {"error": broken(*EVENTS, **failed)}
+    assert second.body == {"error": failed}
 
 
 @pytest.mark.parametrize("is_streamed", [True, False])
@@ -45,11 +64,17 @@ async def test_an_answer_that_never_ends(
     async def process(given: Any) -> Any:
         headers = SSE if is_streamed else {}
         answer = httpx2.Response(200, headers=headers, stream=source)
-        with pytest.raises(RebunoError, match="longer than 10000 bytes"):
+        if not is_streamed:
+            return json.loads(await read(Provider(answer), {"model": "m1"}))["error"]["message"]
+        with pytest.raises(RebunoError, match="longer than 10000 bytes") as caught:
             await read(Provider(answer), {"model": "m1"})
+        return caught.value.args[0]
 
-    await bench.output(process)
-    assert "longer than 10000 bytes" in outcome(bench)[1]["error"]["message"]
+    message = await bench.output(process)
+    assert message == "the model's answer is longer than 10000 bytes: it is given up"
+    (name, body) = outcome(bench)
+    assert (name, body["error"]["message"]) == ("fail", message)
+    assert body["error"]["status"] == (200 if is_streamed else 413)
     assert source.given < 110
     assert source.is_closed
 

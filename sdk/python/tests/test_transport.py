@@ -1,23 +1,17 @@
 """Model calls that come whole: recorded, replayed, passed through."""
 
 import asyncio
-import gzip
 import json
-import logging
 from typing import Any
 
 import httpx2
 import pytest
 from conftest import Bench, until
 from providers import URL, Chunks, Provider, recorded, said
-from scripted_kernel import DEADLINE, error
-from starlette.responses import Response as KernelAnswer
+from scripted_kernel import DEADLINE
 
 import rebuno
 from rebuno import (
-    APIError,
-    NetworkError,
-    RebunoError,
     RebunoTransport,
     execution,
     http_client,
@@ -107,61 +101,6 @@ async def test_a_value_of_another_shape_replays_as_its_json(bench: Bench, value:
 
 
 @pytest.mark.parametrize(
-    ("recorded_error", "message"),
-    [
-        ({"message": "it broke"}, "it broke"),
-        ({"reason": "indeterminate"}, "indeterminate"),
-        ("plain", '"plain"'),
-    ],
-)
-async def test_a_replayed_error(bench: Bench, recorded_error: Any, message: str) -> None:
-    bench.kernel.decide("m1", decision="replay", error=recorded_error)
-    provider = Provider()
-
-    async def process(given: Any) -> Any:
-        with pytest.raises(RebunoError) as caught:
-            await provider.client().post(URL, json=ASK)
-        assert type(caught.value) is RebunoError
-        return str(caught.value)
-
-    assert await bench.output(process) == message
-    assert provider.requests == []
-
-
-@pytest.mark.parametrize(
-    ("death", "message"),
-    [
-        (httpx2.ConnectError("no route"), "no route"),
-        (httpx2.ReadTimeout(""), "ReadTimeout"),
-        (ValueError("of an inner transport"), "of an inner transport"),
-    ],
-)
-async def test_a_call_without_an_answer(bench: Bench, death: Exception, message: str) -> None:
-    """The step has failed before the caller knows, so that a retry is another step."""
-
-    async def process(given: Any) -> Any:
-        with pytest.raises(type(death)) as caught:
-            await Provider(death).client().post(URL, json=ASK)
-        assert caught.value is death
-        return [call.body for call in bench.kernel.named("fail")]
-
-    assert await bench.output(process) == [{"error": {"message": message}}]
-
-
-async def test_an_answer_that_breaks_off(bench: Bench) -> None:
-    broken = Chunks(b'{"te', httpx2.ReadError("gone"))
-
-    async def process(given: Any) -> Any:
-        answer = httpx2.Response(200, stream=broken)
-        with pytest.raises(httpx2.ReadError, match="gone"):
-            await Provider(answer).client().post(URL, json=ASK)
-
-    await bench.output(process)
-    assert outcome(bench) == ("fail", {"error": {"message": "gone"}})
-    assert broken.is_closed
-
-
-@pytest.mark.parametrize(
     "content", [b"", b"not json", b"[1]", b'"s"', b"{]", b'{"a": NaN}', b"{\xff}"]
 )
 async def test_other_bodies_pass_through(bench: Bench, content: bytes) -> None:
@@ -216,111 +155,6 @@ async def test_the_default_content_type(bench: Bench) -> None:
         return dict((await Provider(answer).client().post(URL, json=ASK)).headers)
 
     assert await bench.output(process) == {"content-type": "application/json"}
-
-
-async def test_a_content_encoding_is_undone(bench: Bench) -> None:
-    packed = gzip.compress(b'{"a": "plain"}')
-    provider = Provider(said(packed, headers={"content-encoding": "gzip", "content-length": "9"}))
-
-    async def process(given: Any) -> Any:
-        answer = await provider.client().post(URL, json=ASK)
-        return [answer.text, dict(answer.headers)]
-
-    live = ['{"a": "plain"}', {"content-type": "application/json"}]
-    assert await bench.output(process) == live
-    assert outcome(bench)[1]["result"]["body"] == '{"a": "plain"}'
-
-
-async def test_an_encoding_that_is_none(bench: Bench) -> None:
-    async def process(given: Any) -> Any:
-        answer = said(b"not gzip", headers={"content-encoding": "gzip"})
-        with pytest.raises(httpx2.DecodingError):
-            await Provider(answer).client().post(URL, json=ASK)
-
-    await bench.output(process)
-    assert outcome(bench)[0] == "fail"
-
-
-async def test_a_body_that_is_no_text(bench: Bench) -> None:
-    """Such as speech: it comes back byte for byte."""
-    sound = bytes(range(256))
-    provider = Provider(said(sound, headers={"content-type": "audio/mpeg"}))
-
-    async def process(given: Any) -> Any:
-        answer = await provider.client().post(URL, json=ASK)
-        return [answer.content.hex(), dict(answer.headers)]
-
-    live = await bench.output(process)
-    assert live == [sound.hex(), {"content-type": "audio/mpeg"}]
-    result = outcome(bench)[1]["result"]
-    assert isinstance(result["body"], str)
-    bench.kernel.decide("m1", decision="replay", result=result)
-    assert await bench.output(process) == live
-
-
-async def test_a_key_in_an_error_is_not_recorded(
-    bench: Bench, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A line's end in a key is a common mistake, and the HTTP library's error shows it."""
-    async with ScriptedModel(["never"]) as model:
-
-        async def process(given: Any) -> Any:
-            async with http_client(headers={"Authorization": "Bearer sk-secret\n"}) as http:
-                await http.post(f"{model.url}/chat/completions", json=ASK)
-
-        with caplog.at_level(logging.DEBUG, "rebuno"):
-            reason = await bench.failure(process)
-    assert reason.startswith("agent_error: LocalProtocolError: Illegal header value")
-    assert outcome(bench)[0] == "fail"
-    assert all(b"sk-secret" not in call.raw for call in bench.kernel.calls)
-    assert "sk-secret" not in caplog.text
-
-
-async def test_an_answer_too_large_for_the_kernel(bench: Bench) -> None:
-    def refuse(call: Any) -> KernelAnswer | None:
-        refused = call.name == "complete" and "/steps/" in call.path
-        return error("payload_too_large", 413, "at most 9 bytes") if refused else None
-
-    bench.kernel.answer("complete", refuse, 9)
-
-    async def process(given: Any) -> Any:
-        with pytest.raises(APIError) as caught:
-            await Provider(said({"text": "x" * 20})).client().post(URL, json=ASK)
-        assert caught.value.code == "payload_too_large"
-        return caught.value.message
-
-    message = await bench.output(process)
-    assert bench.kernel.named("fail")[0].body == {"error": {"message": message}}
-    assert message.endswith("at most 9 bytes")
-    size = len(bench.kernel.named("complete")[0].raw)
-    assert f"{size} bytes" in message
-
-
-async def test_a_kernel_that_is_gone_for_a_while(bench: Bench) -> None:
-    """The answer is recorded once it is back; the provider is asked once."""
-    bench.kernel.answer("steps", KernelAnswer(status_code=503))
-    bench.kernel.answer("complete", KernelAnswer(status_code=503), 3)
-    provider = Provider(said({"text": "x"}))
-
-    async def process(given: Any) -> Any:
-        return (await provider.client().post(URL, json=ASK)).json()
-
-    assert await bench.output(process) == {"text": "x"}
-    assert len(provider.requests) == 1
-    keys = {call.headers["idempotency-key"] for call in bench.kernel.named("steps")}
-    assert len(keys) == 1
-
-
-async def test_a_kernel_that_does_not_come_back(bench: Bench) -> None:
-    bench.kernel.answer("complete", httpx2.ConnectError("refused"), 10**6)
-
-    async def process(given: Any) -> Any:
-        with pytest.raises(NetworkError):
-            await Provider(said({})).client().post(URL, json=ASK)
-        bench.kernel.rules.clear()
-
-    await bench.output(process)
-    assert bench.kernel.named("fail") == []  # the step stays executing: its outcome is known
 
 
 async def test_calls_run_side_by_side(bench: Bench) -> None:

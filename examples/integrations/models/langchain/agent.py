@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A shop's assistant, on LangChain."""
+
+import asyncio
+import os
+
+from langchain.agents import create_agent
+from langchain_openai import ChatOpenAI
+from rebuno import Agent, http_client, tool
+
+ORDERS = {"A1": ("teapot", 40), "A2": ("kettle", 25)}  # the item, and what was paid
+STOCK = {"teapot": 3, "kettle": 0}
+PROMPT = """\
+You are the assistant of a shop. Look orders and the stock up before you answer.
+Give money back only if the item cannot be sent, and never more than was paid.
+"""
+
+
+@tool
+async def find_order(number: str) -> str:
+    """Look an order up: what was bought, and what was paid for it."""
+    if number not in ORDERS:
+        return f"there is no order {number}"  # not an exception: the model can ask again
+    item, paid = ORDERS[number]
+    return f"order {number}: {item}, {paid:.2f} paid"
+
+
+@tool
+async def check_stock(item: str) -> str:
+    """Tell how many pieces of an item the warehouse holds."""
+    await asyncio.sleep(1)  # a system that takes its time
+    return f"{STOCK.get(item, 0)} x {item}"
+
+
+@tool(idempotency="at_most_once")
+async def refund(number: str, amount: float) -> str:
+    """Pay money back for an order. A person looks at it first."""
+    _, paid = ORDERS.get(number, ("", 0))
+    if amount > paid:
+        raise ValueError(f"{amount:.2f} is more than the {paid:.2f} paid for order {number}")
+    return f"{amount:.2f} paid back for order {number}"
+
+
+model = ChatOpenAI(  # OPENAI_API_KEY, OPENAI_BASE_URL
+    model=os.environ["LLM_MODEL"],
+    http_async_client=http_client(),
+    streaming=True,  # whoever follows the run sees the answer grow
+)
+assistant = create_agent(model, tools=[find_order, check_stock, refund], system_prompt=PROMPT)
+
+
+async def process(question: str) -> dict:
+    """Answers a customer's question."""
+    result = await assistant.ainvoke({"messages": [{"role": "user", "content": question}]})
+    return {"answer": result["messages"][-1].text}
+
+
+if __name__ == "__main__":
+    Agent(
+        "langchain",
+        base_url=os.environ.get("REBUNO_URL") or "http://localhost:8080",
+        secret=os.environ.get("REBUNO_AGENT_SECRET") or "local-development-secret",
+    ).run(process, host="127.0.0.1", port=5000)
