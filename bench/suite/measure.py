@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from suite import bundles, forks
+from suite import bundles, conversations, forks
 from suite.world import (
     BUILD,
     REPOSITORY,
@@ -25,11 +25,12 @@ from suite.world import (
 )
 
 CONNECTIONS = 64
+PYTHON = REPOSITORY / ".venv" / "bin" / "python"
 FIRST_PARKED = 1000  # of mode_parked
 ROUNDS = ("hello", "disk", "kernel")  # interleaved: a machine has slow minutes
 SINGLES = (
     "paced", "wal", "replay", "long", "dispatch", "rest", "idle", "sse", "start", "policy",
-    "beside", "parked", "forks", "postgres", "sandbox",
+    "beside", "parked", "forks", "conversations", "postgres", "sandbox", "models",
 )  # fmt: skip
 
 
@@ -59,14 +60,18 @@ class Plan:
     parked: int = 10_000
     parked_lease_s: int = 25
     forks: int = 5
+    conversations: int = 64
+    conversation_rounds: int = 4
     sandbox_rounds: int = 5
+    model_calls: int = 400
 
 
 QUICK = Plan(
     rounds=1, record_s=2.0, warmup_s=0.5, latency_s=1.0, hello_s=1.0, fsync_s=1.0, paced_s=4.0,
     wal_s=4.0, replay_steps=100, long_steps=4000, dispatches=50, idle=2000, readers=2000, starts=5,
     postgres_s=2.0, policy_pairs=2, policy_s=1.0, beside_rounds=1, beside_s=2.0, parked=2000,
-    parked_lease_s=10, forks=2, sandbox_rounds=1,
+    parked_lease_s=10, forks=2, conversations=16, conversation_rounds=1,
+    sandbox_rounds=1, model_calls=100,
 )  # fmt: skip
 
 
@@ -299,14 +304,30 @@ class Measurements:
             cluster.close()
         return figures
 
-    # The SDK
+    def conversations(self) -> Figures:
+        cluster, _ = postgres_cluster(self.world.folder)
+        try:
+            return conversations.measure(
+                self.world, cluster, conversations=self.plan.conversations,
+                rounds=self.plan.conversation_rounds,
+            )  # fmt: skip
+        finally:
+            cluster.close()
+
+    # The SDK, under the interpreter that has it
 
     def sandbox(self) -> Figures:
-        """Under the interpreter that has the SDK."""
         return run_json([
-            REPOSITORY / ".venv" / "bin" / "python", REPOSITORY / "bench" / "sandbox.py", "--json",
+            PYTHON, REPOSITORY / "bench" / "sandbox.py", "--json",
             "--folder", self.world.folder, "--rounds", str(self.plan.sandbox_rounds),
         ])  # fmt: skip
+
+    def models(self) -> Figures:
+        with self.world.kernel() as server:
+            return run_json([
+                PYTHON, REPOSITORY / "bench" / "models.py", "--json", "--calls",
+                str(self.plan.model_calls), *server.options(),
+            ])  # fmt: skip
 
     # Postgres
 

@@ -196,9 +196,12 @@ def _snapshot(m: Measurements) -> Outcome:
     return Outcome(f"{some:.0f} ms (none {none:.0f}, 1000 {many:.0f})", some)
 
 
-def _restore(m: Measurements) -> Outcome:
-    restored, copied = m.figures["sandbox"]["restore"], m.figures["sandbox"]["cp -a"]
-    return Outcome(f"{restored:.0f} ms to {copied:.0f} ms", restored / copied)
+def _restore(name: str) -> Callable[[Measurements], Outcome]:
+    def find(m: Measurements) -> Outcome:
+        restored, copied = m.figures["sandbox"][name], m.figures["sandbox"]["cp -a"]
+        return Outcome(f"{restored:.0f} ms to {copied:.0f} ms", restored / copied)
+
+    return find
 
 
 def _fork(database: str) -> Callable[[Measurements], Outcome]:
@@ -219,6 +222,61 @@ def _delay(database: str) -> Callable[[Measurements], Outcome]:
 
     return find
 
+
+def _model_call(kind: str) -> Callable[[Measurements], Outcome]:
+    """Held against the bound is what it takes longer than a bare client's call."""
+
+    def find(m: Measurements) -> Outcome:
+        figures = m.figures["models"][kind]
+        ours, bare = figures["ours"], figures["bare"]
+        text = (
+            f"{ours['ms']:.2f} ms, bare {bare['ms']:.2f};"
+            f" {figures['kernel_requests']} kernel requests"
+        )
+        agent = 1000 * (ours["cpu_ms"] - bare["cpu_ms"])
+        kernel = 1000 * figures["kernel_cpu_ms"]
+        return Outcome(text, ours["ms"] - bare["ms"], f"{agent:.0f} + kernel {kernel:.0f} us")
+
+    return find
+
+
+def _model_memory(m: Measurements) -> Outcome:
+    figures = m.figures["models"]["large"]
+    length, peak = figures["bytes"] / 1e6, figures["peak_bytes"] / 1e6
+    return Outcome(f"{peak:.1f} MB for {length:.1f} MB", peak / length)
+
+
+def _model_live(m: Measurements) -> Outcome:
+    f = m.figures["models"]["live"]
+    text = f"p50 {f['p50_ms']:.0f} ms, p99 {f['p99_ms']:.0f}, max {f['max_ms']:.0f}"
+    return Outcome(f"{text} ({f['chunks']} chunks)", f["p99_ms"])
+
+
+def _stored(database: str) -> Callable[[Measurements], Outcome]:
+    """Of all that the database grew by, logs and indexes too."""
+
+    def find(m: Measurements) -> Outcome:
+        runs = m.figures["conversations"][database]["chunks"]
+        part = median_of(runs, "stored_bytes") / median_of(runs, "logical_bytes")
+        return Outcome(f"{median_of(runs, 'logical_bytes') / MIB:.0f} MiB of payloads", 100 * part)
+
+    return find
+
+
+def _spoken(database: str, rate: str, cpu: str) -> Callable[[Measurements], Outcome]:
+    """Against a kernel that stores every payload whole, pair by pair."""
+
+    def find(m: Measurements) -> Outcome:
+        runs = m.figures["conversations"][database]
+        pairs = zip(runs["chunks"], runs["whole"], strict=True)
+        ratio = statistics.median(ours[rate] / whole[rate] for ours, whole in pairs)
+        ours, whole = (median_of(runs[kernel], rate) for kernel in ("chunks", "whole"))
+        spent, bare = (median_of(runs[kernel], cpu) for kernel in ("chunks", "whole"))
+        return Outcome(
+            f"{ours:,.0f}/s, whole {whole:,.0f}/s", ratio, f"{spent:.0f} us, whole {bare:.0f}"
+        )
+
+    return find
 
 
 PROMISES = [
@@ -245,9 +303,29 @@ PROMISES = [
     Promise("memory of a parked execution", _parked, "KiB", 2, None),
     Promise("threads that parked executions add", _parked_threads, "", 0, None),
     Promise("Postgres, 64 connections, to pgbench", _postgres, "x", 1.0, 2.5, True),
+    Promise("50 turns of 2 KB, stored, SQLite", _stored("sqlite"), "%", 10, 5),
+    Promise("50 turns of 2 KB, stored, Postgres", _stored("postgres"), "%", 10, 5),
+    Promise(
+        "their records/s, SQLite, to stored whole",
+        _spoken("sqlite", "records_per_s", "server_cpu_us_per_record"), "x", 0.7, 1, True,
+    ),
+    Promise(
+        "their records/s, Postgres, to stored whole",
+        _spoken("postgres", "records_per_s", "server_cpu_us_per_record"), "x", 0.7, 1, True,
+    ),
+    Promise(
+        "reading one back, SQLite, to stored whole",
+        _spoken("sqlite", "reads_per_s", "read_cpu_us"), "x", 0.7, 0.9, True,
+    ),
     Promise("WAL file under a steady writer", _wal, "MiB", 64, None),
     Promise("snapshot of 10,000 files, 10 changed", _snapshot, "ms", 150, 75),
-    Promise("restore of 10,000 files, to cp -a", _restore, "x", 3, 1.5),
+    Promise("restore of the same, to cp -a", _restore("restore"), "x", 0.5, 0.25),
+    Promise("restore without a spare, to cp -a", _restore("second restore at once"), "x", 3, 1.5),
+    Promise("model call, recorded: added", _model_call("recorded"), "ms", 2, 1),
+    Promise("model call, replayed: added", _model_call("replayed"), "ms", 1, 0.5),
+    Promise("model's first chunk once allowed: added", _model_call("first chunk"), "ms", 1, 0.5),
+    Promise("memory of a streamed answer, to its length", _model_memory, "x", 3, 2),
+    Promise("model's words at a watcher, p99", _model_live, "ms", 100, 60),
 ]
 
 

@@ -116,14 +116,20 @@ class World:
             _wait(server, _connects)
             yield server
 
-    def kernel_command(self, database_url: str, port: int) -> list[str]:
+    def kernel_command(self, database_url: str, port: int, binary: Path | None = None) -> list[str]:
         return [
-            str(BINARY), "server", "--db-url", database_url, "--bearer-token", TOKEN,
+            str(binary or BINARY), "server", "--db-url", database_url, "--bearer-token", TOKEN,
             "--listen-addr", f"127.0.0.1:{port}", "--log-level", "warn",
         ]  # fmt: skip
 
     @contextlib.contextmanager
-    def kernel(self, database_url: str | None = None, *, syncs: bool = False) -> Iterator[Server]:
+    def kernel(
+        self,
+        database_url: str | None = None,
+        *,
+        syncs: bool = False,
+        binary: Path | None = None,
+    ) -> Iterator[Server]:
         """On a new SQLite file unless told otherwise. `syncs`: they are counted."""
         port, database, env = free_port(), None, {}
         counter = self.new_name("syncs") if syncs else None
@@ -132,7 +138,7 @@ class World:
             database_url = f"sqlite:///{database}"
         if counter:
             env = {"LD_PRELOAD": str(BUILD / "sync_count.so"), "REBUNO_BENCH_SYNCS": str(counter)}
-        with self._server(self.kernel_command(database_url, port), port, env) as server:
+        with self._server(self.kernel_command(database_url, port, binary), port, env) as server:
             server.syncs, server.database = counter, database
             _wait(server, _healthy)
             yield server
