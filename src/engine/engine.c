@@ -23,6 +23,11 @@ static unsigned executors_by_cores(void)
     return cores < 4 ? 2 : cores > 16 ? 8 : (unsigned)cores / 2;
 }
 
+static unsigned wanted_executors(const struct engine_options *opt)
+{
+    return opt->executors > 0 ? opt->executors : executors_by_cores();
+}
+
 /* At least every 2 s, or four times a lease when that is shorter. */
 static int64_t sweep_interval(const struct kernel_settings *settings)
 {
@@ -47,9 +52,7 @@ struct engine *engine_new(const struct engine_options *opt, struct err *e)
     en->cleanup_interval_us =
         opt->cleanup_interval_us > 0 ? opt->cleanup_interval_us : 600 * US_PER_S;
     en->retention_us = opt->retention_us;
-    en->n_executors = store_is_sqlite(opt->store) ? 1
-                      : opt->executors > 0        ? opt->executors
-                                                  : executors_by_cores();
+    en->n_executors = store_is_sqlite(opt->store) ? 1 : 1 + wanted_executors(opt);
     lease_board_init(&en->leases);
     delta_wants_init(&en->deltas);
     atomic_init(&en->writable, true);
@@ -88,17 +91,26 @@ void engine_free(struct engine *en)
     free(en);
 }
 
+/* A part of a fork takes milliseconds, and its rows lie under a key that no other command knows: on
+ * Postgres the last executor has these, so that nothing else waits behind one. */
+static struct executor *executor_of(struct engine *en, const struct command *cmd)
+{
+    unsigned last = en->n_executors - 1;
+
+    if (last == 0 || cmd->type == COMMAND_FORK_PART)
+        return &en->executors[last];
+    return &en->executors[command_route(cmd) % last];
+}
+
 void engine_submit(struct engine *en, struct command *cmd)
 {
-    unsigned at = en->n_executors == 1 ? 0 : (unsigned)(command_route(cmd) % en->n_executors);
-
     cmd->queued_us = clock_mono_us();
     if (!cmd->aside) {
         atomic_fetch_add(&en->stats.waiting, 1);
         cmd->decide_ns = 0;
     }
     cmd->aside = false;
-    queue_push(en->executors[at].queue, &cmd->node);
+    queue_push(executor_of(en, cmd)->queue, &cmd->node);
 }
 
 struct waiter {

@@ -2,8 +2,8 @@
  * The executor: takes the commands that have gathered, loads, decides, applies, commits, and only
  * then lets anyone know. Groups form with no timer: while one group is synced the next one gathers.
  * SQLite has one executor; Postgres has a few, and a command goes to the one its execution hashes
- * to. Also the background work that time causes: leases that run out, deadlines, recovery at the
- * start, housekeeping. */
+ * to, but for the parts of forks, which have one of their own there. Also the background work that
+ * time causes: leases that run out, deadlines, recovery at the start, housekeeping. */
 #ifndef ENGINE_ENGINE_H
 #define ENGINE_ENGINE_H
 
@@ -36,10 +36,10 @@ struct engine_options {
     struct store *store;                    /* borrowed */
     const struct kernel_settings *settings; /* borrowed */
     struct policy_cache *policies;          /* borrowed */
-    unsigned executors;                     /* 0: 1 on SQLite; on Postgres by cores */
-    int64_t deadline_check_interval_us;     /* 0: 30 s */
-    int64_t cleanup_interval_us;            /* 0: 10 min */
-    int64_t retention_us;                   /* ended executions go after that long; 0: they stay */
+    unsigned executors; /* Postgres; beside the one for parts of forks. 0: by cores */
+    int64_t deadline_check_interval_us; /* 0: 30 s */
+    int64_t cleanup_interval_us;        /* 0: 10 min */
+    int64_t retention_us;               /* ended executions go after that long; 0: they stay */
     struct engine_signals signals;
 };
 

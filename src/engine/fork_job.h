@@ -6,6 +6,10 @@
 
 #include "engine/engine.h"
 
+/* A part: so many rows at most, and no further row once their texts come to so many bytes. On
+ * SQLite others wait for it. */
+enum { FORK_PART_ROWS = 400, FORK_PART_BYTES = 256 * 1024 };
+
 struct fork_job {
     struct queue_node node; /* the engine's; must be first */
     /* in; borrowed until done */

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The source is read in pages, and what is copied of them is written in parts that others wait for
- * a few milliseconds each. */
+ * The source is read in pages, and what is copied of them is written in small parts. */
 #include "engine/fork_run.h"
 
 #include "base/fault.h"
@@ -13,8 +12,6 @@ enum {
     EVENTS_A_PAGE = 1000,
     CHECKPOINTS_A_PAGE = 500,
     PAGE_BYTES = 1 << 20,
-    ROWS_A_PART = 400,
-    BYTES_A_PART = 256 * 1024,
     TURNS_MAX = 1000, /* that are looked at for an inherited checkpoint */
 };
 
@@ -31,6 +28,7 @@ struct run {
     LIST(struct step_copy) steps;
     LIST(struct event_copy) events; /* their bodies stand in `bodies`, one behind the other */
     struct buf bodies;
+    size_t bytes; /* of its texts */
 };
 
 static bool run_command(struct run *run, struct command *cmd, struct err *e)
@@ -75,6 +73,7 @@ static void part_written(struct run *run)
 {
     run->steps.n = run->events.n = 0;
     buf_clear(&run->bodies);
+    run->bytes = 0;
 }
 
 static bool run_part(struct run *run, const struct fork_part *part, size_t bytes, struct err *e)
@@ -92,10 +91,18 @@ static bool write_part(struct run *run, struct err *e)
 {
     const struct fork_part part = next_part(run);
 
-    if (!run_part(run, &part, run->bodies.n, e))
+    if (!run_part(run, &part, run->bytes, e))
         return false;
     part_written(run);
     return true;
+}
+
+/* A row of so many bytes has been added. */
+static bool row_added(struct run *run, size_t bytes, struct err *e)
+{
+    run->bytes += bytes;
+    return (run->steps.n + run->events.n < FORK_PART_ROWS && run->bytes < FORK_PART_BYTES) ||
+           write_part(run, e);
 }
 
 /* ---- reading ---- */
@@ -147,7 +154,7 @@ static bool copy_event(struct run *run, const struct event_row *row, struct err 
         return true;
     out.body = str_make(NULL, run->bodies.n - before); /* its place: next_part */
     list_add(run->events, out);
-    return (run->events.n < ROWS_A_PART && run->bodies.n < BYTES_A_PART) || write_part(run, e);
+    return row_added(run, out.body.n, e);
 }
 
 static bool copy_steps(struct run *run, struct err *e)
@@ -172,7 +179,7 @@ static bool copy_steps(struct run *run, struct err *e)
             if (!fork_copy_step(run->copy, &rows[i], &out))
                 continue;
             list_add(run->steps, out);
-            if (run->steps.n == ROWS_A_PART && !write_part(run, e))
+            if (!row_added(run, out.target.n + out.rule_id.n + out.affects.n, e))
                 return false;
         }
         if (run->steps.n > 0 && !write_part(run, e)) /* they borrow from the page */
@@ -254,13 +261,14 @@ static bool copy_resources(struct run *run, struct err *e)
     return ok;
 }
 
-/* From `from` on, as many as one part takes; how many those are. */
+/* From `from` on, as many as are left or one part takes; how many those are. */
 static size_t take_checkpoints(const struct fork_copied *copied, size_t from, int64_t started,
                                struct checkpoint *rows)
 {
     size_t n = 0;
 
-    for (size_t bytes = 0; n < ROWS_A_PART && bytes < BYTES_A_PART; n++) {
+    for (size_t bytes = 0;
+         from + n < copied->n_checkpoints && n < FORK_PART_ROWS && bytes < FORK_PART_BYTES; n++) {
         rows[n] = copied->checkpoints[from + n];
         if (rows[n].invalidated_seq < 0)
             rows[n].invalidated_seq = started;
@@ -269,17 +277,16 @@ static size_t take_checkpoints(const struct fork_copied *copied, size_t from, in
     return n;
 }
 
-/* All but the last few of those that were copied. Their events stand behind those of the resources,
- * and execution.started behind them all. */
+/* All but the last part of those that were copied. Their events stand behind those of the
+ * resources, and execution.started behind them all. */
 static bool write_checkpoints(struct run *run, size_t *written, struct err *e)
 {
     struct fork_copied copied = fork_copy_result(run->copy);
     int64_t first_seq = copied.next_seq + (int64_t)copied.n_resources;
     int64_t started = first_seq + (int64_t)copied.n_checkpoints;
-    struct checkpoint rows[ROWS_A_PART];
+    struct checkpoint rows[FORK_PART_ROWS];
 
-    *written = 0;
-    while (copied.n_checkpoints - *written > ROWS_A_PART) {
+    for (*written = 0;;) {
         size_t n = take_checkpoints(&copied, *written, started, rows);
         const struct fork_part part = {
             .fork_id = run->job->id,
@@ -287,11 +294,12 @@ static bool write_checkpoints(struct run *run, size_t *written, struct err *e)
             .checkpoint_seq = first_seq + (int64_t)*written,
         };
 
-        if (!run_part(run, &part, BYTES_A_PART, e))
+        if (*written + n == copied.n_checkpoints)
+            return true;
+        if (!run_part(run, &part, FORK_PART_BYTES, e))
             return false;
         *written += n;
     }
-    return true;
 }
 
 /* ---- the order of things ---- */

@@ -30,9 +30,10 @@ static void wait_done(struct bench *b, size_t n)
     WAIT_FOR(b, b->n_done == n);
 }
 
-/* Steps from..to of a run, each to a target of its own: submitted, and settled but for every tenth.
- * Every seventh of the others fails. */
-static void add_steps(struct bench *b, const struct run *run, size_t from, size_t to)
+/* Steps from..to of a run, each to a target of its own, of so many digits at least: submitted, and
+ * settled but for every tenth. Every seventh of the others fails. */
+static void add_wide_steps(struct bench *b, const struct run *run, size_t from, size_t to,
+                           int digits)
 {
     struct job *jobs = xzalloc(AT_ONCE * sizeof(*jobs));
     size_t done = b->n_done;
@@ -41,9 +42,9 @@ static void add_steps(struct bench *b, const struct run *run, size_t from, size_
         size_t n = to - first < AT_ONCE ? to - first : AT_ONCE;
 
         for (size_t i = 0; i < n; i++) {
-            char target[24];
+            char target[1024];
 
-            snprintf(target, sizeof(target), "t%zu", first + i);
+            snprintf(target, sizeof(target), "t%0*zu", digits, first + i);
             job_step(&jobs[i], run, arena_str(&b->f.arena, str_of(target)).p, STR("{\"x\":1}"));
             job_submit(b, &jobs[i]);
         }
@@ -77,6 +78,11 @@ static void add_steps(struct bench *b, const struct run *run, size_t from, size_
         }
     }
     free(jobs);
+}
+
+static void add_steps(struct bench *b, const struct run *run, size_t from, size_t to)
+{
+    add_wide_steps(b, run, from, to, 1);
 }
 
 /* ---- forking ---- */
@@ -360,6 +366,84 @@ static void a_long_run_is_forked_beside_others(void **state)
     bench_close(&b);
 }
 
+static void run_command(struct bench *b, struct command *cmd, enum err_code code)
+{
+    cmd->arena = &b->f.arena;
+    engine_run(b->en, cmd);
+    if (code == ERR_NONE)
+        CHECKF(cmd->verdict == VERDICT_DONE, "%s", cmd->err.message);
+    else
+        assert_int_equal(cmd->err.code, code);
+}
+
+static int64_t sql_int(struct bench *b, const char *sql)
+{
+    int64_t n;
+
+    assert_true(str_to_int64(str_of(fixture_sql(&b->f, sql)), &n));
+    return n;
+}
+
+/* Rows of one transaction have one xmin. */
+#define WRITTEN                                                                                    \
+    "WITH rows (part, bytes) AS (SELECT s.xmin::text, length(s.target) FROM steps s"               \
+    " WHERE s.execution_key = (SELECT max(key) FROM executions) UNION ALL"                         \
+    " SELECT v.xmin::text, length(v.body) FROM events v"                                           \
+    " WHERE v.execution_key = (SELECT max(key) FROM executions)),"                                 \
+    " parts (rows, bytes) AS (SELECT count(*), sum(bytes) FROM rows GROUP BY part) "
+
+static void nothing_is_written_in_large_parts(void **state)
+{
+    enum { STEPS = 1000, DIGITS = 1000 };
+    struct bench b;
+    int64_t most, largest, row;
+
+    bench_open(&b, state, 1);
+    add_wide_steps(&b, &b.runs[0], 0, STEPS, DIGITS);
+    (void)make_fork(&b, &b.runs[0].id, (int64_t)read_log(&b, &b.runs[0].id).n);
+    assert_true(sql_int(&b, WRITTEN "SELECT sum(bytes) FROM rows") > STEPS * 9 / 10 * 2 * DIGITS);
+    most = sql_int(&b, WRITTEN "SELECT max(rows) FROM parts");
+    largest = sql_int(&b, WRITTEN "SELECT max(bytes) FROM parts");
+    row = sql_int(&b, WRITTEN "SELECT max(bytes) FROM rows");
+    CHECKF(most <= FORK_PART_ROWS + 2, "%lld rows at once", (long long)most); /* 2: its own */
+    CHECKF(largest <= FORK_PART_BYTES + row, "%lld bytes at once, of rows up to %lld",
+           (long long)largest, (long long)row);
+    bench_close(&b);
+}
+
+/* A part that takes its time, since somebody has its pin: what else comes is not held up. (On
+ * SQLite the one writer has both; there a part is small.) */
+static void nobody_waits_behind_a_part(void **state)
+{
+    struct command begin = {.type = COMMAND_FORK_BEGIN};
+    struct event_copy event = {3, 1, 5, STR("resource.registered\t\"key\":\"k\"\n")};
+    struct job part = {.cmd.type = COMMAND_FORK_PART}, steps[RUNS_MAX];
+    struct bench b;
+
+    bench_open(&b, state, RUNS_MAX);
+    begin.in.fork_begin = (struct fork_begin){b.runs[0].id, 2, STR_NONE};
+    run_command(&b, &begin, ERR_NONE);
+    ws_need_fork(&b.f.ws, &begin.out.begun.id);
+    fixture_load(&b.f);
+    part.cmd.in.fork_part = (struct fork_part){.fork_id = begin.out.begun.id,
+                                               .slice = {.events = &event, .n_events = 1}};
+    job_submit(&b, &part);
+    for (int i = 0; i < RUNS_MAX; i++)
+        bench_step(&b, &steps[i], &b.runs[i], "t");
+    wait_done(&b, RUNS_MAX);
+    assert_int_equal(part.done, 0);
+    store_abandon(b.f.w);
+    ws_clear(&b.f.ws);
+    wait_done(&b, RUNS_MAX + 1);
+    CHECKF(part.cmd.verdict == VERDICT_DONE, "%s", part.cmd.err.message);
+    for (int i = 0; i < RUNS_MAX; i++) {
+        assert_int_equal(steps[i].cmd.out.step.decision, DECISION_PROCEED);
+        job_free(&steps[i]);
+    }
+    job_free(&part);
+    bench_close(&b);
+}
+
 /* Each is there, or nothing of it; and each is answered. */
 static void stopping_leaves_no_half_forks(void **state)
 {
@@ -393,16 +477,6 @@ static void stopping_leaves_no_half_forks(void **state)
     assert_true(made > 0);
     assert_int_equal(world_count(&b.f, "steps"), rows + (int64_t)made * (STEPS - STEPS / 10));
     bench_close(&b);
-}
-
-static void run_command(struct bench *b, struct command *cmd, enum err_code code)
-{
-    cmd->arena = &b->f.arena;
-    engine_run(b->en, cmd);
-    if (code == ERR_NONE)
-        CHECKF(cmd->verdict == VERDICT_DONE, "%s", cmd->err.message);
-    else
-        assert_int_equal(cmd->err.code, code);
 }
 
 /* The kernel that was at it is gone between two parts: nobody sees it, until somebody clears it
@@ -455,6 +529,8 @@ int main(void)
         ON_BOTH(what_cannot_be_forked_is_refused),
         ON_BOTH(many_at_once),
         ON_BOTH(a_long_run_is_forked_beside_others),
+        ON_POSTGRES(nothing_is_written_in_large_parts),
+        ON_POSTGRES(nobody_waits_behind_a_part),
         ON_BOTH(stopping_leaves_no_half_forks),
         ON_BOTH(a_fork_that_was_left_is_given_up),
     };
