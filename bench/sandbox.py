@@ -4,7 +4,9 @@
 
     .venv/bin/python bench/sandbox.py [--folder DIR] [--files N] [--rounds N] [--json]
 
-Nothing is removed before the end: some file systems create files slowly after many were removed.
+A restore takes the spare copy that is ready; a second one at once finds none, and copies everything
+while the next spare is made. Sandboxes are removed only in the end: some file systems create files
+slowly after many were removed.
 """
 
 import argparse
@@ -22,6 +24,9 @@ from rebuno.sandbox.local import LocalSandbox, Workspace
 
 A_FOLDER = 100  # files
 CHANGES = (0, 10, 1000)
+RESTORED = 10
+
+Add = Callable[[str, float], None]
 
 
 async def timed(work: Callable[[], Awaitable[Any]]) -> tuple[float, Any]:
@@ -65,31 +70,41 @@ async def measure(folder: Path, files: int, rounds: int) -> dict[str, Any]:
         found.setdefault(name, []).append(milliseconds)
 
     for round_ in range(rounds):
-        reference = await snapshots(driver, handle, files, round_, add)
+        await snapshots(driver, handle, files, round_, add)
         target = folder / f"copy{round_}"
         spent, _ = await timed(lambda target=target: copy(handle.path, target))  # type: ignore[misc]
         add("cp -a", spent)
-        spent, _ = await timed(lambda reference=reference: driver.create(reference))  # type: ignore[misc]
-        add("restore", spent)
+        await restores(driver, handle, files, round_, add)
     return {"files": files, "rounds": rounds} | {
         name: round(statistics.median(times), 1) for name, times in found.items()
     }
 
 
 async def snapshots(
-    driver: LocalSandbox,
-    handle: Workspace,
-    files: int,
-    round_: int,
-    add: Callable[[str, float], None],
-) -> str:
-    """One for each number of changed files; returns the last reference."""
-    reference = ""
+    driver: LocalSandbox, handle: Workspace, files: int, round_: int, add: Add
+) -> None:
+    """One for each number of changed files."""
     for count in CHANGES:
+        await driver.settle()
         change(handle.path, files, count, round_)
-        spent, reference = await timed(lambda: driver.checkpoint(handle))
+        spent, _ = await timed(lambda: driver.checkpoint(handle))
         add(f"snapshot, {count} changed", spent)
-    return reference
+
+
+async def restores(
+    driver: LocalSandbox, handle: Workspace, files: int, round_: int, add: Add
+) -> None:
+    """Of what has changed in few files since the spare was made."""
+    spent, _ = await timed(driver.settle)
+    add("spare brought forward", spent)
+    change(handle.path, files, RESTORED, -1 - round_)
+    reference = await driver.checkpoint(handle)
+    await driver.settle()
+    for name in ("restore", "second restore at once"):
+        spent, _ = await timed(lambda: driver.create(reference))
+        add(name, spent)
+    spent, _ = await timed(driver.settle)
+    add("spare made", spent)
 
 
 def main() -> None:

@@ -1,6 +1,8 @@
 """Snapshots of local sandboxes: what they keep, what they cost, what becomes of damage."""
 
 import asyncio
+import errno
+import fcntl
 import hashlib
 import logging
 import os
@@ -225,6 +227,38 @@ async def test_snapshots_are_never_written_through(tmp_path: Path) -> None:
     restored, _ = await driver.create(ref)
     assert not inodes & {(box.path / "a").stat().st_ino for box in (handle, restored)}
     assert {stat.S_IMODE(path.stat().st_mode) & 0o222 for path in objects(tmp_path)} == {0}
+
+
+@pytest.mark.parametrize("can", [True, False])
+async def test_large_files_are_cloned_where_that_is_possible(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, can: bool
+) -> None:
+    """And hashed all the same. A file system that cannot is asked once."""
+    asked = 0
+
+    def ioctl(target: int, request: int, source: int) -> None:
+        nonlocal asked
+        asked += 1
+        assert request == 0x40049409  # FICLONE, from linux/fs.h
+        if not can:
+            raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+        os.sendfile(target, source, 0, os.fstat(source).st_size)
+
+    monkeypatch.setattr(fcntl, "ioctl", ioctl)
+    driver = sandbox(tmp_path)
+    handle, _ = await driver.create()
+    contents = {name: os.urandom(1 << 20) for name in ("a", "b", "c")}
+    for name, content in {**contents, "small": b"s"}.items():
+        await handle.write_file(name, content)
+    ref = await driver.checkpoint(handle)
+    restored, _ = await driver.create(ref)
+    assert tree(restored.path) == tree(handle.path)
+    assert asked == (3 if can else 1)
+    (damaged,) = (path for path in objects(tmp_path) if path.read_bytes() == contents["b"])
+    damaged.chmod(0o600)
+    damaged.write_bytes(contents["a"])
+    with pytest.raises(CheckpointUnavailable, match=str(damaged)):
+        await driver.create(ref)
 
 
 @pytest.mark.parametrize("which", ["root", "folder", "file"])

@@ -41,10 +41,24 @@ class _Changed(Exception):
 
 
 @dataclass
+class Size:
+    """Of the files of a tree."""
+
+    files: int = 0
+    bytes: int = 0
+
+    def add(self, file_bytes: int) -> None:
+        """One more file."""
+        self.files += 1
+        self.bytes += file_bytes
+
+
+@dataclass
 class Captured:
     """A tree that was read: the digest of its root, and the paths that are not part of it."""
 
     digest: str = ""
+    size: Size = field(default_factory=Size)
     left_out: list[str] = field(default_factory=list)
 
 
@@ -52,7 +66,7 @@ def capture(root: Path, batch: Batch, index: Index) -> Captured:
     """Puts a folder's tree into the batch, reading only what the index does not know."""
     index.begin()
     captured = Captured()
-    reader = _Reader(batch, index, captured.left_out)
+    reader = _Reader(batch, index, captured)
     try:
         fd = os.open(root, _FOLDER_FLAGS)
     except OSError as exc:
@@ -65,10 +79,10 @@ def capture(root: Path, batch: Batch, index: Index) -> Captured:
 
 
 class _Reader:
-    def __init__(self, batch: Batch, index: Index, left_out: list[str]) -> None:
+    def __init__(self, batch: Batch, index: Index, captured: Captured) -> None:
         self._batch = batch
         self._index = index
-        self._left_out = left_out
+        self._captured = captured
 
     def folder(self, fd: int, path: str, mode: int) -> str:
         if path.count("/") > DEPTH:
@@ -101,19 +115,20 @@ class _Reader:
         kind = stat.S_IFMT(st.st_mode)
         if kind == stat.S_IFREG:
             known = self._index.find(path, name, st)
-            if known is not None:
-                return _file(name, known, st)
-            return self._read(parent, path, name)
+            if known is None:
+                known, st = self._read(parent, path, name)
+            self._captured.size.add(st.st_size)
+            return ["file", name, known, st.st_size, st.st_mode & PERMISSIONS, st.st_mtime_ns]
         if kind == stat.S_IFDIR:
             with _opened(parent, name, _FOLDER_FLAGS) as fd:
                 return ["folder", name, self.folder(fd, f"{path}{name}/", st.st_mode)]
         if kind == stat.S_IFLNK:
             return ["link", name, os.readlink(name, dir_fd=parent)]
         what = _OTHER.get(kind, "other")
-        self._left_out.append(f"{path}{name} ({what})")
+        self._captured.left_out.append(f"{path}{name} ({what})")
         return ["left out", name, what]
 
-    def _read(self, parent: int, path: str, name: str) -> list[Any]:
+    def _read(self, parent: int, path: str, name: str) -> tuple[str, os.stat_result]:
         with _opened(parent, name, _FILE_FLAGS) as fd:
             before = os.fstat(fd)
             if not stat.S_ISREG(before.st_mode):
@@ -127,11 +142,7 @@ class _Reader:
         if st.st_ino != after.st_ino:
             raise _Changed
         self._index.add(path, name, st, digest)
-        return _file(name, digest, st)
-
-
-def _file(name: str, digest: str, st: os.stat_result) -> list[Any]:
-    return ["file", name, digest, st.st_size, st.st_mode & PERMISSIONS, st.st_mtime_ns]
+        return digest, st
 
 
 def _times(st: os.stat_result) -> tuple[int, int]:
@@ -146,7 +157,7 @@ def _opened(parent: int, name: str, flags: int) -> Iterator[int]:
         try:
             fd = os.open(name, flags, dir_fd=parent)
         except PermissionError:
-            before = _permit(parent, name)
+            before = permit(parent, name)
             fd = os.open(name, flags, dir_fd=parent)
     except OSError as exc:
         if exc.errno in (errno.ELOOP, errno.ENOTDIR, errno.ENXIO):
@@ -160,7 +171,7 @@ def _opened(parent: int, name: str, flags: int) -> Iterator[int]:
         os.close(fd)
 
 
-def _permit(parent: int, name: str) -> int:
+def permit(parent: int | None, name: str) -> int:
     """Lets the owner read and enter an entry. Returns the permissions that it had."""
     fd = os.open(name, os.O_PATH | os.O_NOFOLLOW, dir_fd=parent)
     try:

@@ -9,11 +9,14 @@ but one within the clock's resolution need not. Files that young are read again 
 import hashlib
 import json
 import os
+import time
 from pathlib import Path
 
 Known = tuple[int, int, int, int, str]  # size, mtime, ctime, inode, digest
 
 _VERSION = "1"
+_TICK_S = 0.001
+_TICKS_S = 3.0
 
 
 class Index:
@@ -57,9 +60,20 @@ class Index:
             digest,
         )
 
-    def end_of_writing(self) -> None:
-        """Keeps what was added by the one who wrote all of it and now lets others in."""
+    def end_of_writing(self, *, whole: bool = False) -> None:
+        """Keeps what was added by the one who wrote all of it and now lets others in.
+
+        `whole` waits for the clock, so that also the youngest files are known.
+        """
         self._now = self._clock()
+        if whole:
+            youngest = max(
+                (known[2] for files in self._new.values() for known in files.values()), default=0
+            )
+            deadline = time.monotonic() + _TICKS_S  # a clock that was set back is not waited for
+            while self._now <= youngest and time.monotonic() < deadline:
+                time.sleep(_TICK_S)
+                self._now = self._clock()
         self.end()
 
     def end(self) -> None:

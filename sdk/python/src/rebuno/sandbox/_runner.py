@@ -4,7 +4,6 @@
 import functools
 import logging
 import os
-import secrets
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -12,10 +11,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from ._aside import aside
 from ._bubblewrap import WORKSPACE, Bubblewrap, View, find
 from ._command import Command, Order, Outcome
 from ._errors import SandboxError, SandboxGone
-from ._remove import remove
 from ._threads import in_thread
 
 Isolation = Literal["auto", "required", "off"]
@@ -138,12 +137,8 @@ class Runner:
     @contextmanager
     def _private_folder(self) -> Iterator[str]:
         """A home and a place for temporary files, where there is no /tmp of its own."""
-        folder = self._scratch / secrets.token_hex(8)
-        folder.mkdir(mode=0o700, parents=True)
-        try:
+        with aside(self._scratch) as folder:
             yield str(folder)
-        finally:
-            remove(folder)
 
 
 @functools.cache

@@ -13,18 +13,15 @@ import ctypes
 import errno
 import hashlib
 import os
-import secrets
-import time
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
-from ._remove import remove
+from ._aside import aside, sweep
 
 CHUNK = 1 << 20
 _DAMAGE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EISDIR, errno.EIO)
 _MANY = 100
 _ZEROS = bytes(CHUNK)
-LEFT_OVER_S = 24 * 3600  # what a killed process was writing is taken away after this
 
 
 class Damaged(Exception):
@@ -43,10 +40,11 @@ class Store:
         """Makes the folders, and takes away what killed processes left half-written."""
         for folder in (self.folder, self._objects, self._aside):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for left in self._aside.iterdir():
-            with contextlib.suppress(FileNotFoundError):
-                if left.lstat().st_mtime < time.time() - LEFT_OVER_S:
-                    remove(left)
+        sweep(self._aside)
+
+    def aside(self) -> contextlib.AbstractContextManager[Path]:
+        """A folder for what is being written, on the file system of the store."""
+        return aside(self._aside)
 
     def path(self, digest: str) -> str:
         """Where the object is."""
@@ -82,18 +80,11 @@ class Store:
     @contextlib.contextmanager
     def batch(self) -> Iterator["Batch"]:
         """What is put into the batch is in the store when the block ends without an error."""
-        aside = self._aside / f"{os.getpid()}-{secrets.token_hex(8)}"
-        aside.mkdir(mode=0o700)
-        batch = Batch(self, aside)
-        try:
+        with self.aside() as folder:
+            batch = Batch(self, folder)
             yield batch
             if batch.written:
                 self._take(batch)
-        finally:
-            try:
-                aside.rmdir()
-            except OSError:
-                remove(aside)
 
     def _take(self, batch: "Batch") -> None:
         _to_disk(batch.written.values(), batch.aside)

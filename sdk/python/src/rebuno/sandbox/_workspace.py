@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from . import _git, _paths
-from ._capture import capture
+from ._capture import Captured, capture
 from ._command import Command
 from ._errors import SandboxError
 from ._index import Index
@@ -119,12 +119,12 @@ class Workspace:
         finally:
             await in_thread(_paths.unlink, self.path, name)
 
-    def snapshot(self) -> tuple[str, Sequence[str]]:
-        """Stores the files: the reference, and the paths that cannot be stored."""
+    def snapshot(self) -> Captured:
+        """Stores the files."""
         with self._capturing:
             index = self._index or Index(self._index_path)
             with self._store.batch() as batch:
                 captured = capture(self.path, batch, index)
             index.end()
             self._index = index
-        return f"sha256:{captured.digest}", captured.left_out
+        return captured

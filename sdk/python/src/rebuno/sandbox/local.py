@@ -30,8 +30,8 @@ from ._capture import capture
 from ._errors import PathRefused, SandboxError, SandboxGone
 from ._index import Index
 from ._remove import remove
-from ._restore import restore
 from ._runner import CommandResult, Isolation, Limits, Runner
+from ._spares import Spares
 from ._store import Damaged, Store
 from ._threads import in_thread
 from ._workspace import Workspace
@@ -61,7 +61,8 @@ class LocalSandbox:
     `network` lets commands reach it. `isolation` is `auto` (bubblewrap where it works, else a
     warning), `required` (else an error) or `off`. `env` is added to the few variables that
     commands see. `readable` names folders below a home that they may read, `hidden` files and
-    folders elsewhere that they may not.
+    folders elsewhere that they may not. `spares` is how many copies of a large workspace are kept
+    ready for its next restore; 0 makes each restore copy everything.
     """
 
     driver_id = "rebuno.local.v1"
@@ -78,15 +79,19 @@ class LocalSandbox:
         env: Mapping[str, str] | None = None,
         readable: Sequence[str | os.PathLike[str]] = (),
         hidden: Sequence[str | os.PathLike[str]] = (),
+        spares: int = 1,
     ) -> None:
         if not sys.platform.startswith("linux"):
             raise SandboxError("the local sandbox needs Linux")
         if isolation not in ("auto", "required", "off"):
             raise ValueError(f"isolation is auto, required or off, not {isolation!r}")
+        if spares < 0:
+            raise ValueError(f"spares is a number of copies, not {spares}")
         self._source = _absolute(source)
         self._folder = Path(folder).expanduser().absolute() if folder else _default_folder()
         self._network = network
         self._store = Store(self._folder)
+        self._spares = Spares(self._store, self.configuration["source"] or "", spares)
         limits = limits or Limits()
         view = View(
             network=network,
@@ -105,7 +110,7 @@ class LocalSandbox:
 
     async def create(self, checkpoint_ref: str | None = None) -> tuple[Workspace, dict[str, Any]]:
         """Makes a sandbox from a snapshot, or else from the source."""
-        await in_thread(self._store.prepare)
+        await in_thread(self._prepare)
         home = self._folder / "sandboxes" / secrets.token_hex(8)
         # Named before it exists: if this process dies before the kernel knows of it, it is here.
         logger.info("creating the sandbox %s", home)
@@ -128,17 +133,26 @@ class LocalSandbox:
             raise SandboxGone(
                 f"the sandbox {path} is gone: it was removed, or it is on another machine"
             )
-        await in_thread(self._store.prepare)
+        await in_thread(self._prepare)
         return self._workspace(Path(path).parent, binding.get("branch"))
 
     async def checkpoint(self, handle: Workspace) -> str:
         """Stores the files of a sandbox. The reference is their hash."""
-        reference, left_out = await in_thread(handle.snapshot)
-        for path in left_out[:10]:
+        captured = await in_thread(handle.snapshot)
+        for path in captured.left_out[:10]:
             logger.warning("%s: not part of the snapshot: %s", handle.path, path)
-        if len(left_out) > 10:
-            logger.warning("%s: nor are %d others", handle.path, len(left_out) - 10)
-        return reference
+        if len(captured.left_out) > 10:
+            logger.warning("%s: nor are %d others", handle.path, len(captured.left_out) - 10)
+        self._spares.keep(captured.digest, captured.size)
+        return f"sha256:{captured.digest}"
+
+    async def settle(self) -> None:
+        """Waits until no spare is being made: for tests and measurements."""
+        await in_thread(self._spares.settle)
+
+    def _prepare(self) -> None:
+        self._store.prepare()
+        self._spares.sweep()
 
     def _workspace(self, home: Path, branch: str | None) -> Workspace:
         return Workspace(home, branch, store=self._store, runner=self._runner, origin=self._source)
@@ -159,7 +173,7 @@ class LocalSandbox:
         if named is None:
             raise CheckpointUnavailable(f"{reference} is no snapshot of a local sandbox")
         try:
-            restore(self._store, named[1], home / "workspace", Index(home / "index"))
+            self._spares.restore(named[1], home)
         except Damaged as exc:
             raise CheckpointUnavailable(
                 f"the snapshot {reference} is gone or damaged: {exc}"
@@ -177,7 +191,7 @@ class LocalSandbox:
         with self._store.batch() as batch:
             captured = capture(source, batch, index)
         index.end()
-        restore(self._store, captured.digest, home / "workspace", Index(home / "index"))
+        self._spares.restore(captured.digest, home)
 
     async def _switch_branch(self, home: Path) -> str | None:
         """Gives a checkout its own branch, without touching a file."""
