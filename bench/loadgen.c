@@ -17,8 +17,8 @@
  *   parked    --count executions whose first step waits for a person: memory of each
  *
  * --hello: the server is bench/hello.c, which needs no executions. --keys: an Idempotency-Key on
- * each submission. --agent NAME, --lease SECONDS: the agent that is registered; --bundle FILE: the
- * policy that it is given.
+ * each submission. --each: when each record began (CLOCK_MONOTONIC) and what it took, too. --agent
+ * NAME, --lease SECONDS: the agent that is registered; --bundle FILE: the policy that it is given.
  * --syncs FILE: where preload/sync_count.c counts for the server. */
 #include <getopt.h>
 #include <stdio.h>
@@ -50,6 +50,7 @@ enum option_id {
     OPT_SYNCS,
     OPT_HELLO,
     OPT_KEYS,
+    OPT_EACH,
     OPT_AGENT,
     OPT_LEASE,
     OPT_BUNDLE,
@@ -70,6 +71,7 @@ static const struct option LONG[] = {
     {"syncs", required_argument, NULL, OPT_SYNCS},
     {"hello", no_argument, NULL, OPT_HELLO},
     {"keys", no_argument, NULL, OPT_KEYS},
+    {"each", no_argument, NULL, OPT_EACH},
     {"agent", required_argument, NULL, OPT_AGENT},
     {"lease", required_argument, NULL, OPT_LEASE},
     {"bundle", required_argument, NULL, OPT_BUNDLE},
@@ -118,6 +120,9 @@ static void option_set(struct options *o, int id)
         break;
     case OPT_KEYS:
         o->keys = true;
+        break;
+    case OPT_EACH:
+        o->each = true;
         break;
     case OPT_AGENT:
         o->agent = optarg;

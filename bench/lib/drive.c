@@ -167,6 +167,15 @@ static void agent_failed(struct agent *g, const struct answer *a)
     step_done(g);
 }
 
+static void note_record(struct drive *d, struct samples *kind, const struct answer *a)
+{
+    samples_add(kind, a->ended_ns - a->started_ns);
+    if (!d->fleet->opt.each)
+        return;
+    samples_add(&d->began, a->started_ns);
+    samples_add(&d->took, a->ended_ns - a->started_ns);
+}
+
 static void agent_answered(struct client *c, const struct answer *a)
 {
     struct agent *g = c->owner;
@@ -180,7 +189,7 @@ static void agent_answered(struct client *c, const struct answer *a)
     if (!g->completing && !d->replay)
         step_id = answer_field(a->body, "\"step_id\"");
     if (d->measuring)
-        samples_add(g->completing ? &d->completes : &d->submits, a->ended_ns - a->started_ns);
+        note_record(d, g->completing ? &d->completes : &d->submits, a);
     d->records++;
     if (a->status != 200 || (!d->fleet->opt.hello && !str_eq(decision, expected))) {
         agent_failed(g, a);
@@ -273,6 +282,8 @@ void drive_free(struct drive *d)
     free(d->agents);
     samples_free(&d->submits);
     samples_free(&d->completes);
+    samples_free(&d->began);
+    samples_free(&d->took);
 }
 
 static void write_syncs(const struct drive *d, double records, struct json_writer *w)
@@ -312,5 +323,9 @@ void drive_write(const struct drive *d, struct json_writer *w)
     samples_write(&d->submits, "submit_us", w);
     samples_write(&d->completes, "complete_us", w);
     samples_free(&all);
+    if (d->fleet->opt.each) {
+        samples_write_all(&d->began, "began_us", w);
+        samples_write_all(&d->took, "took_us", w);
+    }
     jw_member_int(w, "errors", d->errors);
 }

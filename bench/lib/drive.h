@@ -29,6 +29,7 @@ struct drive {
     void *owner;
     /* What came of it, of the time that is measured: */
     struct samples submits, completes; /* latencies; of a paced run from the moment they were due */
+    struct samples began, took;        /* of each record, with opt.each */
     struct usage from, to;
     int64_t steps_done; /* warm-up and all */
     int64_t errors;     /* answers that were not what a recorded step gets */

@@ -24,6 +24,7 @@ struct options {
     pid_t pid;  /* the server's; 0: its CPU is not measured */
     bool hello; /* bench/hello.c: no executions are made, any id will do */
     bool keys;  /* an Idempotency-Key on each submission */
+    bool each;  /* the records one by one, beside what comes of them all */
     size_t connections;
     size_t executions;
     double seconds, warmup_s;

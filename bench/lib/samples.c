@@ -94,3 +94,12 @@ void samples_write(const struct samples *s, const char *name, struct json_writer
     }
     jw_close(w, '}');
 }
+
+void samples_write_all(const struct samples *s, const char *name, struct json_writer *w)
+{
+    jw_key(w, name);
+    jw_open(w, '[');
+    for (size_t i = 0; i < s->n; i++)
+        jw_int(w, s->ns[i] / 1000);
+    jw_close(w, ']');
+}

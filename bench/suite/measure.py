@@ -59,7 +59,7 @@ class Plan:
     beside_s: float = 5.0
     parked: int = 10_000
     parked_lease_s: int = 25
-    forks: int = 5
+    forks_s: float = 20.0
     conversations: int = 64
     conversation_rounds: int = 4
     sandbox_rounds: int = 5
@@ -70,7 +70,7 @@ QUICK = Plan(
     rounds=1, record_s=2.0, warmup_s=0.5, latency_s=1.0, hello_s=1.0, fsync_s=1.0, paced_s=4.0,
     wal_s=4.0, replay_steps=100, long_steps=4000, dispatches=50, idle=2000, readers=2000, starts=5,
     postgres_s=2.0, policy_pairs=2, policy_s=1.0, beside_rounds=1, beside_s=2.0, parked=2000,
-    parked_lease_s=10, forks=2, conversations=16, conversation_rounds=1,
+    parked_lease_s=10, forks_s=4.0, conversations=16, conversation_rounds=1,
     sandbox_rounds=1, model_calls=100,
 )  # fmt: skip
 
@@ -298,7 +298,7 @@ class Measurements:
             for name, url in (("sqlite", None), ("postgres", cluster.new_url())):
                 with self.world.kernel(url) as server:
                     figures[name] = forks.measure(
-                        server, steps=plan.long_steps, forks=plan.forks, others=others
+                        server, steps=plan.long_steps, seconds=plan.forks_s, others=others
                     )
         finally:
             cluster.close()
