@@ -272,7 +272,8 @@ static const struct db_sql POSTGRES_REMOVALS[] = {
 };
 
 /* With the last of their lineage, whoever else of it is still being removed: what those rows refer
- * to is read by nobody. */
+ * to is read by nobody. Each lineage once, however many keys are of it: fewer rows than were asked
+ * for must mean that there are no more. */
 #define LINEAGE_GONE                                                                               \
     "NOT EXISTS (SELECT 1 FROM executions e WHERE e.lineage = u.lineage) AND NOT EXISTS"           \
     " (SELECT 1 FROM executions e WHERE e.key = u.lineage AND e.lineage IS NULL)"
@@ -281,10 +282,10 @@ static const struct db_sql CHUNK_REMOVAL = {
     .sqlite =
         "DELETE FROM chunks WHERE key IN (SELECT o.key FROM unlinked u CROSS JOIN chunks o"
         " WHERE u.key = $1 AND o.lineage = u.lineage AND " LINEAGE_GONE " LIMIT $2) RETURNING 1",
-    .postgres = "DELETE FROM chunks WHERE key = ANY (ARRAY(SELECT l.key FROM unlinked u"
+    .postgres = "DELETE FROM chunks WHERE key = ANY (ARRAY(SELECT l.key FROM"
+                " (SELECT DISTINCT lineage FROM unlinked WHERE key = ANY ($1::bigint[])) u"
                 " CROSS JOIN LATERAL (SELECT o.key FROM chunks o WHERE o.lineage = u.lineage"
-                " LIMIT $2) l WHERE u.key = ANY ($1::bigint[]) AND " LINEAGE_GONE
-                " LIMIT $2)) RETURNING 1::bigint",
+                " LIMIT $2) l WHERE " LINEAGE_GONE " LIMIT $2)) RETURNING 1::bigint",
     .types = "Ii",
 };
 

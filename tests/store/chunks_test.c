@@ -411,6 +411,32 @@ static void slices_of_chunks_are_small(void **state)
     fixture_close(&f);
 }
 
+/* However many of one lineage there are in a slice, the others' chunks go before their keys do. */
+static void a_large_family_hides_no_other_lineage(void **state)
+{
+    enum { FAMILY = 30, EACH = 12, STRANGERS = 3 };
+    struct fixture f;
+    struct uuid ids[FAMILY + STRANGERS];
+    int64_t cutoff = clock_wall_us() + 3600 * US_PER_S;
+
+    open_world(&f, state);
+    for (size_t i = 0; i < COUNT(ids); i++) {
+        if (i == 0 || i >= FAMILY)
+            ids[i] = talk(&f, i + 1, EACH);
+        else
+            ids[i] = world_fork(&f, &ids[0]);
+    }
+    assert_true(world_count(&f, "chunks") * FAMILY / (STRANGERS + 1) > 500); /* more than a slice */
+    for (size_t i = 0; i < COUNT(ids); i++) {
+        world_end(&f, &ids[i], cutoff - 1);
+        assert_true(world_unlink(&f, &ids[i], cutoff));
+    }
+    world_tidy(&f);
+    assert_int_equal(world_count(&f, "chunks"), 0);
+    assert_int_equal(world_rows(&f), 0);
+    fixture_close(&f);
+}
+
 /* ---- what may go wrong ---- */
 
 static void a_damaged_chunk_is_an_internal_error(void **state)
@@ -544,6 +570,7 @@ int main(void)
         ON_BOTH(the_last_of_a_lineage_takes_its_chunks),
         ON_BOTH(what_was_forked_before_it_had_a_parent_goes),
         ON_BOTH(slices_of_chunks_are_small),
+        ON_BOTH(a_large_family_hides_no_other_lineage),
         ON_BOTH(a_damaged_chunk_is_an_internal_error),
         ON_BOTH(a_chunk_that_is_gone_is_told),
         ON_POSTGRES(what_failed_is_placed_anew),
