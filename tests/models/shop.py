@@ -31,7 +31,6 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 FOLDER = Path(__file__).parents[2] / "examples" / "integrations" / "models"
-SECRET = "local-development-secret"
 _PAUSE_S = 0.02  # between two looks
 
 
@@ -197,7 +196,8 @@ class Shop:
         assert _serves(running), "".join(running)
         port = self.agent.url().rpartition(":")[2]
         webhook = f"http://127.0.0.1:{port}"
-        await register(self.url, self.variant.name, webhook, secret=SECRET)
+        name = self.variant.name
+        await register(self.url, name, webhook, secret=f"{name}-development-secret")
 
     async def kill_agent(self) -> None:
         await asyncio.to_thread(self.agent.end, signal.SIGKILL)

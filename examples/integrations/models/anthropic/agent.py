@@ -7,6 +7,9 @@ import os
 from anthropic import AsyncAnthropic
 from rebuno import Agent, http_client, tool
 
+if not os.environ.get("LLM_MODEL"):
+    raise SystemExit("set LLM_MODEL: see README.md")
+
 MODEL = os.environ["LLM_MODEL"]
 ORDERS = {"A1": ("teapot", 40), "A2": ("kettle", 25)}  # the item, and what was paid
 STOCK = {"teapot": 3, "kettle": 0}
@@ -103,5 +106,5 @@ if __name__ == "__main__":
     Agent(
         "anthropic",
         base_url=os.environ.get("REBUNO_URL") or "http://localhost:8080",
-        secret=os.environ.get("REBUNO_AGENT_SECRET") or "local-development-secret",
+        secret=os.environ.get("REBUNO_AGENT_SECRET") or "anthropic-development-secret",
     ).run(process, host="127.0.0.1", port=5000)

@@ -8,6 +8,10 @@ from langchain.agents import create_agent
 from langchain_openai import ChatOpenAI
 from rebuno import Agent, http_client, tool
 
+NEEDED = ["OPENAI_API_KEY", "LLM_MODEL"]
+if missing := [name for name in NEEDED if not os.environ.get(name)]:
+    raise SystemExit(f"set {', '.join(missing)}: see README.md")
+
 ORDERS = {"A1": ("teapot", 40), "A2": ("kettle", 25)}  # the item, and what was paid
 STOCK = {"teapot": 3, "kettle": 0}
 PROMPT = """\
@@ -45,6 +49,7 @@ model = ChatOpenAI(  # OPENAI_API_KEY, OPENAI_BASE_URL
     model=os.environ["LLM_MODEL"],
     http_async_client=http_client(),
     streaming=True,  # whoever follows the run sees the answer grow
+    stream_usage=True,  # the answer says its tokens, so that budgets count them
 )
 assistant = create_agent(model, tools=[find_order, check_stock, refund], system_prompt=PROMPT)
 
@@ -59,5 +64,5 @@ if __name__ == "__main__":
     Agent(
         "langchain",
         base_url=os.environ.get("REBUNO_URL") or "http://localhost:8080",
-        secret=os.environ.get("REBUNO_AGENT_SECRET") or "local-development-secret",
+        secret=os.environ.get("REBUNO_AGENT_SECRET") or "langchain-development-secret",
     ).run(process, host="127.0.0.1", port=5000)

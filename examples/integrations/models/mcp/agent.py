@@ -13,6 +13,10 @@ from mcp.client.stdio import stdio_client
 from rebuno import Agent, http_client
 from rebuno.mcp import wrap_mcp_tool
 
+NEEDED = ["OPENAI_API_KEY", "LLM_MODEL"]
+if missing := [name for name in NEEDED if not os.environ.get(name)]:
+    raise SystemExit(f"set {', '.join(missing)}: see README.md")
+
 SHOP = StdioServerParameters(
     command=sys.executable, args=[str(Path(__file__).with_name("shop_server.py"))]
 )
@@ -25,6 +29,7 @@ model = ChatOpenAI(  # OPENAI_API_KEY, OPENAI_BASE_URL
     model=os.environ["LLM_MODEL"],
     http_async_client=http_client(),
     streaming=True,  # whoever follows the run sees the answer grow
+    stream_usage=True,  # the answer says its tokens, so that budgets count them
 )
 
 
@@ -61,5 +66,5 @@ if __name__ == "__main__":
     Agent(
         "mcp",
         base_url=os.environ.get("REBUNO_URL") or "http://localhost:8080",
-        secret=os.environ.get("REBUNO_AGENT_SECRET") or "local-development-secret",
+        secret=os.environ.get("REBUNO_AGENT_SECRET") or "mcp-development-secret",
     ).run(process, host="127.0.0.1", port=5000)

@@ -8,6 +8,10 @@ import agents
 from openai import AsyncOpenAI
 from rebuno import Agent, http_client, tool
 
+NEEDED = ["OPENAI_API_KEY", "LLM_MODEL"]
+if missing := [name for name in NEEDED if not os.environ.get(name)]:
+    raise SystemExit(f"set {', '.join(missing)}: see README.md")
+
 ORDERS = {"A1": ("teapot", 40), "A2": ("kettle", 25)}  # the item, and what was paid
 STOCK = {"teapot": 3, "kettle": 0}
 PROMPT = """\
@@ -56,7 +60,12 @@ provider = agents.OpenAIProvider(
 # Traces would be sent to OpenAI, past the record.
 config = agents.RunConfig(model_provider=provider, tracing_disabled=True)
 assistant = agents.Agent(
-    "assistant", instructions=PROMPT, model=os.environ["LLM_MODEL"], tools=TOOLS
+    "assistant",
+    instructions=PROMPT,
+    model=os.environ["LLM_MODEL"],
+    # Chat completions say their tokens only if asked, and budgets count them.
+    model_settings=agents.ModelSettings(include_usage=True),
+    tools=TOOLS,
 )
 
 
@@ -72,5 +81,5 @@ if __name__ == "__main__":
     Agent(
         "openai-agents",
         base_url=os.environ.get("REBUNO_URL") or "http://localhost:8080",
-        secret=os.environ.get("REBUNO_AGENT_SECRET") or "local-development-secret",
+        secret=os.environ.get("REBUNO_AGENT_SECRET") or "openai-agents-development-secret",
     ).run(process, host="127.0.0.1", port=5000)

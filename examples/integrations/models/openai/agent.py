@@ -8,6 +8,10 @@ import os
 from openai import AsyncOpenAI
 from rebuno import Agent, http_client, tool
 
+NEEDED = ["OPENAI_API_KEY", "LLM_MODEL"]
+if missing := [name for name in NEEDED if not os.environ.get(name)]:
+    raise SystemExit(f"set {', '.join(missing)}: see README.md")
+
 MODEL = os.environ["LLM_MODEL"]
 ORDERS = {"A1": ("teapot", 40), "A2": ("kettle", 25)}  # the item, and what was paid
 STOCK = {"teapot": 3, "kettle": 0}
@@ -67,10 +71,14 @@ async def ask(messages: list) -> dict:
     """One model call, streamed, so that whoever follows the run sees the answer grow."""
     text, calls = "", {}
     stream = await client.chat.completions.create(
-        model=MODEL, messages=messages, tools=DESCRIBED, stream=True
+        model=MODEL,
+        messages=messages,
+        tools=DESCRIBED,
+        stream=True,
+        stream_options={"include_usage": True},  # its tokens, so that budgets count them
     )
     async for chunk in stream:
-        for choice in chunk.choices:
+        for choice in chunk.choices:  # the last chunk, with the tokens, has none
             text += choice.delta.content or ""
             for piece in choice.delta.tool_calls or []:
                 if piece.index not in calls:  # its first piece names it
@@ -106,5 +114,5 @@ if __name__ == "__main__":
     Agent(
         "openai",
         base_url=os.environ.get("REBUNO_URL") or "http://localhost:8080",
-        secret=os.environ.get("REBUNO_AGENT_SECRET") or "local-development-secret",
+        secret=os.environ.get("REBUNO_AGENT_SECRET") or "openai-development-secret",
     ).run(process, host="127.0.0.1", port=5000)

@@ -11,6 +11,9 @@ from pydantic_ai.providers.anthropic import AnthropicProvider
 from pydantic_ai.providers.openai import OpenAIProvider
 from rebuno import Agent, http_client, tool
 
+if not os.environ.get("LLM_MODEL"):
+    raise SystemExit("set LLM_MODEL: see README.md")
+
 ORDERS = {"A1": ("teapot", 40), "A2": ("kettle", 25)}  # the item, and what was paid
 STOCK = {"teapot": 3, "kettle": 0}
 PROMPT = """\
@@ -77,5 +80,5 @@ if __name__ == "__main__":
     Agent(
         "pydantic-ai",
         base_url=os.environ.get("REBUNO_URL") or "http://localhost:8080",
-        secret=os.environ.get("REBUNO_AGENT_SECRET") or "local-development-secret",
+        secret=os.environ.get("REBUNO_AGENT_SECRET") or "pydantic-ai-development-secret",
     ).run(process, host="127.0.0.1", port=5000)
