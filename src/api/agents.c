@@ -6,6 +6,7 @@
 #include "api/encode.h"
 #include "api/params.h"
 #include "base/clock.h"
+#include "base/log.h"
 
 #include <curl/curl.h>
 
@@ -77,8 +78,17 @@ static bool read_registered(struct request *rq, struct store_reader *r, struct e
     return reply_agent(rq, r, 201, e);
 }
 
+static void warn_of_short_lease(const struct agent_registration *in)
+{
+    if (in->lease_timeout_us > 0 && in->lease_timeout_us < AGENT_LEASE_MIN_S * US_PER_S)
+        log_event(LOG_WARN, "agent.lease_ignored", {"agent_id", in->id},
+                  {"reason", STR("lease_timeout_seconds is under 10; runs of the agent have the "
+                                 "kernel's lease time-out")});
+}
+
 static void registered(struct request *rq)
 {
+    warn_of_short_lease(&rq->cmd->in.agent_register);
     rq->path_id = rq->cmd->in.agent_register.id;
     api_agent_changed(
         rq->api,

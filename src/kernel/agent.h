@@ -5,9 +5,12 @@
 
 #include "kernel/verdict.h"
 
+/* A lease that its agent could hardly keep by heartbeats is ignored. */
+enum { AGENT_LEASE_MIN_S = 10 };
+
 struct agent_registration { /* an upsert that keeps policy and metadata */
     struct str id, webhook_url, secret;
-    int64_t lease_timeout_us; /* 0: the kernel's default */
+    int64_t lease_timeout_us; /* 0, or less than the shortest: the kernel's default */
     /* Absent: keep the policy. It compiles: whoever registers it has seen to that. */
     struct str policy_bundle;
     struct hash policy_hash;

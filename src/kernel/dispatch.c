@@ -4,6 +4,7 @@
 #include "kernel/dispatch.h"
 
 #include "base/clock.h"
+#include "kernel/agent.h"
 #include "kernel/event.h"
 #include "kernel/execution.h"
 #include "kernel/move.h"
@@ -15,8 +16,6 @@ static const int64_t BACKOFF_MAX_US = 30 * US_PER_S;
 static const int64_t PATIENCE_US = 600 * US_PER_S;
 /* An agent that makes progress and dies each time must not go on for ever. */
 enum { ATTEMPTS_IN_ALL = 10 };
-/* A lease that its agent could hardly keep by heartbeats is ignored. */
-static const int64_t SHORTEST_AGENT_LEASE_US = 10 * US_PER_S;
 
 void dispatch_enqueue(struct working_set *ws, struct execution *exec)
 {
@@ -39,8 +38,8 @@ void dispatch_claim_names(struct working_set *ws, const struct dispatch_ref *cmd
 
 static int64_t lease_term(const struct working_set *ws, const struct agent *agent)
 {
-    return agent->lease_timeout_us >= SHORTEST_AGENT_LEASE_US ? agent->lease_timeout_us
-                                                              : ws->settings->lease_timeout_us;
+    return agent->lease_timeout_us >= AGENT_LEASE_MIN_S * US_PER_S ? agent->lease_timeout_us
+                                                                   : ws->settings->lease_timeout_us;
 }
 
 /* The execution ended between the look at the queue and the claim. */

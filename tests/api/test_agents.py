@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from harness import Attempt, BearerClient, FakeAgent, Signer
+from harness import Attempt, BearerClient, FakeAgent, Kernel, Signer
 from harness.client import AgentClient
 
 
@@ -41,6 +41,15 @@ class TestRegister:
     def test_without_a_lease(self, client: BearerClient, lease: str | None) -> None:
         body = fresh() if lease == "missing" else fresh(lease_timeout_seconds=None)
         assert "lease_timeout_seconds" not in client.post("/v0/agents", body).expect(201).json
+
+    @pytest.mark.parametrize(("seconds", "told"), [(1, True), (9, True), (10, False)])
+    def test_a_lease_that_is_ignored_is_told_of(
+        self, kernel: Kernel, client: BearerClient, seconds: int, told: bool
+    ) -> None:
+        body = fresh(lease_timeout_seconds=seconds)
+        assert client.post("/v0/agents", body).expect(201).json["lease_timeout_seconds"] == seconds
+        lines = [line for line in kernel.log_text().splitlines() if body["id"] in line]
+        assert any("agent.lease_ignored" in line for line in lines) == told
 
     def test_again_replaces(self, client: BearerClient) -> None:
         body = fresh(lease_timeout_seconds=60)
