@@ -189,6 +189,10 @@ void request_key_put(struct load *ld)
 /* Of the execution that it is a fork of, or else continues: neither goes while this one comes, for
  * the session, the source or the parent is locked. */
 #define LINEAGE_OF(id) "(SELECT coalesce(p.lineage, p.key) FROM executions p WHERE p.id = " id ")"
+#define SQLITE_NEW_LINEAGE LINEAGE_OF("coalesce($34, $25)")
+#define POSTGRES_NEW_LINEAGE LINEAGE_OF("coalesce(u.forked_from, u.parent)")
+#define SQLITE_PARENTS_LINEAGE LINEAGE_OF("$2")
+#define POSTGRES_PARENTS_LINEAGE LINEAGE_OF("u.parent")
 
 static const struct db_sql SQL_EXECUTION_INSERT = {
     .name = "execution_insert",
@@ -196,27 +200,18 @@ static const struct db_sql SQL_EXECUTION_INSERT = {
         "INSERT INTO executions (" INSERT_COLUMNS
         ", lineage) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16,"
         " $17, $18, $19, $20, $21, $22, $23, $24, $25, $26, $27, $28, $29, $30, $31, $32,"
-        " $33, $34, $35, $36, $37, $38, " LINEAGE_OF("coalesce($34, $25)") ")",
-    .postgres =
-        "INSERT INTO executions (" INSERT_COLUMNS ", lease_until, lineage) SELECT u.*, " LINEAGE_OF(
-            "coalesce(u.forked_from, u.parent)") " FROM unnest($1::bigint[], $2::bytea[], "
-                                                 "$3::text[],"
-                                                 " $4::text[], $5::bigint[], $6::bigint[], "
-                                                 "$7::bigint[], $8::bigint[],"
-                                                 " $9::bigint[], $10::text[], $11::bytea[], "
-                                                 "$12::bigint[], $13::bigint[],"
-                                                 " $14::bigint[], $15::bytea[], $16::bytea[], "
-                                                 "$17::text[], $18::bytea[],"
-                                                 " $19::bytea[], $20::bytea[], $21::bytea[], "
-                                                 "$22::bytea[], $23::bytea[],"
-                                                 " $24::bytea[], $25::bytea[], $26::bigint[], "
-                                                 "$27::bigint[], $28::bigint[],"
-                                                 " $29::bigint[], $30::bytea[], $31::bytea[], "
-                                                 "$32::bigint[], $33::bytea[],"
-                                                 " $34::bytea[], $35::bigint[], $36::bytea[], "
-                                                 "$37::bytea[], $38::bytea[],"
-                                                 " $39::bigint[]) u (" INSERT_COLUMNS
-                                                 ", lease_until)",
+        " $33, $34, $35, $36, $37, $38, " SQLITE_NEW_LINEAGE ")",
+    .postgres = "INSERT INTO executions (" INSERT_COLUMNS
+                ", lease_until, lineage) SELECT u.*, " POSTGRES_NEW_LINEAGE
+                " FROM unnest($1::bigint[], $2::bytea[], $3::text[],"
+                " $4::text[], $5::bigint[], $6::bigint[], $7::bigint[], $8::bigint[],"
+                " $9::bigint[], $10::text[], $11::bytea[], $12::bigint[], $13::bigint[],"
+                " $14::bigint[], $15::bytea[], $16::bytea[], $17::text[], $18::bytea[],"
+                " $19::bytea[], $20::bytea[], $21::bytea[], $22::bytea[], $23::bytea[],"
+                " $24::bytea[], $25::bytea[], $26::bigint[], $27::bigint[], $28::bigint[],"
+                " $29::bigint[], $30::bytea[], $31::bytea[], $32::bigint[], $33::bytea[],"
+                " $34::bytea[], $35::bigint[], $36::bytea[], $37::bytea[], $38::bytea[],"
+                " $39::bigint[]) u (" INSERT_COLUMNS ", lease_until)",
     .types = "IBTTIIIIITBIIIBBTBBBBBBBBIIIIBBIBBIBBBI",
     .exact = true,
 };
@@ -234,9 +229,8 @@ static const struct db_sql SQL_EXECUTION_MOVE = {
 static const struct db_sql SQL_EXECUTION_RELATE = {
     .name = "execution_relate",
     .sqlite = "UPDATE executions SET parent = $2, owes = $3,"
-              " lineage = CASE WHEN parent IS $2 THEN lineage ELSE " LINEAGE_OF(
-                  "$2") " END"
-                        " WHERE key = $1 AND (parent IS NOT $2 OR owes IS NOT $3)",
+              " lineage = CASE WHEN parent IS $2 THEN lineage ELSE " SQLITE_PARENTS_LINEAGE
+              " END WHERE key = $1 AND (parent IS NOT $2 OR owes IS NOT $3)",
     .postgres = "",
     .types = "",
 };
@@ -256,23 +250,16 @@ static const struct db_sql SQL_EXECUTION_UPDATE = {
         " resources = u.resources, spawns = u.spawns, awaited = u.awaited,"
         " suspended = u.suspended, ended_at = u.ended_at, parent = u.parent, owes = u.owes,"
         " lineage = CASE WHEN u.parent IS NOT DISTINCT FROM e.parent THEN e.lineage"
-        " ELSE " LINEAGE_OF(
-            "u.parent") " END,"
-                        " lease_until = u.lease_until"
-                        " FROM unnest($1::bigint[], $2::text[], $3::bigint[], $4::bigint[], "
-                        "$5::text[],"
-                        " $6::bytea[], $7::bigint[], $8::bigint[], $9::bigint[], $10::bytea[], "
-                        "$11::bytea[],"
-                        " $12::bytea[], $13::bytea[], $14::bytea[], $15::bigint[], $16::bigint[], "
-                        "$17::bigint[],"
-                        " $18::bigint[], $19::bigint[], $20::bytea[], $21::bigint[], $22::bigint[])"
-                        " u (key, status, last_seq, claim, owner, owner_dispatch, owner_attempt, "
-                        "owner_lease,"
-                        " tokens, indeterminate, parked, failure_reason, output, state, resources, "
-                        "spawns,"
-                        " awaited, suspended, ended_at, parent, owes, lease_until)"
-                        " WHERE e.key = u.key AND (e.status = u.status OR e.status "
-                        "IN " LIVE_EXECUTION_STATUSES ")",
+        " ELSE " POSTGRES_PARENTS_LINEAGE " END,"
+        " lease_until = u.lease_until"
+        " FROM unnest($1::bigint[], $2::text[], $3::bigint[], $4::bigint[], $5::text[],"
+        " $6::bytea[], $7::bigint[], $8::bigint[], $9::bigint[], $10::bytea[], $11::bytea[],"
+        " $12::bytea[], $13::bytea[], $14::bytea[], $15::bigint[], $16::bigint[], $17::bigint[],"
+        " $18::bigint[], $19::bigint[], $20::bytea[], $21::bigint[], $22::bigint[])"
+        " u (key, status, last_seq, claim, owner, owner_dispatch, owner_attempt, owner_lease,"
+        " tokens, indeterminate, parked, failure_reason, output, state, resources, spawns,"
+        " awaited, suspended, ended_at, parent, owes, lease_until)"
+        " WHERE e.key = u.key AND (e.status = u.status OR e.status IN " LIVE_EXECUTION_STATUSES ")",
     .types = "ITIITBIIIBBBBBIIIIIBII",
     .exact = true,
 };
