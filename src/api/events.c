@@ -137,8 +137,10 @@ static void follow(struct request *rq, enum waiter_kind kind, int64_t after)
     w->api = rq->api;
     w->execution_id = rq->execution_id;
     w->after = after;
-    w->stream = request_start_stream(rq, type, w, &events);
+    struct http_stream *st = w->stream = request_new_stream(rq, type, w, &events);
+    /* Whoever has read the head misses no delta that is published from then on. */
     hub_add(w->api->hub, w, 0);
+    http_stream_start(st); /* w may be ended; it goes with its exchange, not before this */
 }
 
 void events_follow(struct request *rq, struct store_reader *r, enum waiter_kind kind, int64_t after)

@@ -82,7 +82,8 @@ static bool start(struct listing *l, struct buf *piece)
 
     l->begun = true;
     l->request = NULL;
-    l->stream = request_start_stream(rq, STR("application/json; charset=utf-8"), l, &events);
+    l->stream = request_new_stream(rq, STR("application/json; charset=utf-8"), l, &events);
+    http_stream_start(l->stream);
     if (http_stream_write(l->stream, buf_str(piece)))
         return false;
     release(l);

@@ -326,11 +326,11 @@ static struct http_answer stream_head(struct request *rq, struct str content_typ
     };
 }
 
-struct http_stream *request_start_stream(struct request *rq, struct str content_type, void *held,
-                                         const struct http_stream_events *events)
+struct http_stream *request_new_stream(struct request *rq, struct str content_type, void *held,
+                                       const struct http_stream_events *events)
 {
     struct http_answer head = stream_head(rq, content_type);
 
     rq->visit->held = held;
-    return http_stream_start(rq->x, &head, events);
+    return http_stream_new(rq->x, &head, events);
 }

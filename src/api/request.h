@@ -116,7 +116,7 @@ struct str visit_headers(const struct visit *v, struct str more, struct arena *a
 
 /* A stream's head: event streams must pass proxies unbuffered. `held` is freed when the exchange is
  * over: that is after the last of `events`. */
-struct http_stream *request_start_stream(struct request *rq, struct str content_type, void *held,
-                                         const struct http_stream_events *events);
+struct http_stream *request_new_stream(struct request *rq, struct str content_type, void *held,
+                                       const struct http_stream_events *events);
 
 #endif

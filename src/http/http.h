@@ -4,7 +4,7 @@
  *
  * Threads: each connection belongs to one loop thread. on_head and on_request run there and must
  * not block. An exchange is one request and its answer. After on_request the server owes the client
- * exactly one answer: http_reply, or a stream (http_stream_start … http_stream_end), now or later.
+ * exactly one answer: http_reply, or a stream (http_stream_new … http_stream_end), now or later.
  * These two and http_resume may be called from any thread; all else about an exchange only on its
  * loop thread, or by whoever holds it between on_request and its answer. */
 #ifndef HTTP_HTTP_H
@@ -138,14 +138,20 @@ struct http_stream_events {
      * thread. May be NULL. */
     void (*on_writable)(struct http_stream *st, void *ctx);
 };
-/* Sends the head. The exchange (request, arena) is gone after this call, but for on_done; the
- * stream is small and lives until http_stream_end, which the caller owes it. */
-struct http_stream *http_stream_start(struct http_exchange *x, const struct http_answer *head,
-                                      const struct http_stream_events *events);
+/* The answer is a stream from now on. It may be written to and ended at once; nothing is sent and
+ * no callback is made before http_stream_start. Whoever reads the head may act on it: what the
+ * stream promises is to be in place before. The stream is small and lives until http_stream_start
+ * has been called and http_stream_end, both of which the caller owes it. */
+struct http_stream *http_stream_new(struct http_exchange *x, const struct http_answer *head,
+                                    const struct http_stream_events *events);
+/* Sends the head and what was written. The exchange (request, arena) is gone after this call, but
+ * for on_done. */
+void http_stream_start(struct http_stream *st);
 /* False: the reader is gone, or lagged too far and was dropped; nothing was queued. */
 bool http_stream_write(struct http_stream *st, struct str bytes);
 size_t http_stream_pending(const struct http_stream *st); /* bytes not yet taken by the socket */
-void http_stream_end(struct http_stream *st); /* flushes, then ends; st is dead after this */
+void http_stream_end(struct http_stream *st); /* flushes, then ends; st is dead after this, or after
+                                                 http_stream_start */
 
 /* ---- helpers ---- */
 /* Percent-decodes a path segment or query value into the arena ('+' stays '+' unless form). False:

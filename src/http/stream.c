@@ -8,8 +8,8 @@
 
 #include <stdlib.h>
 
-struct http_stream *http_stream_start(struct http_exchange *x, const struct http_answer *head,
-                                      const struct http_stream_events *events)
+struct http_stream *http_stream_new(struct http_exchange *x, const struct http_answer *head,
+                                    const struct http_stream_events *events)
 {
     struct http_stream *st = xzalloc(sizeof(*st));
 
@@ -25,9 +25,13 @@ struct http_stream *http_stream_start(struct http_exchange *x, const struct http
     st->events = *events;
     st->max_pending = x->loop->server->opt.stream_max_pending;
     st->chunked = x->head.minor == 1;
-    st->posted = true;
-    loop_post(st->loop, &st->mail);
+    st->posted = true; /* http_stream_start does it: until then it is nobody else's to post */
     return st;
+}
+
+void http_stream_start(struct http_stream *st)
+{
+    loop_post(st->loop, &st->mail);
 }
 
 static void append(struct http_stream *st, struct str bytes)

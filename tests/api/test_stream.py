@@ -12,7 +12,7 @@ UNKNOWN = "01920000-0000-7000-8000-000000000000"
 
 
 def arrives(run: Attempt, step_id: str, stream: EventStream) -> None:
-    """Publishes until the subscription is known to be in place."""
+    """What is published once the stream's head has come arrives."""
     run.publish(step_id, -1, "ready?").expect(204)
     event = stream.next()
     assert event is not None
@@ -31,6 +31,14 @@ def test_deltas_arrive_in_order(client: BearerClient, run: Attempt) -> None:
             assert event.json == {"step_id": step_id, "seq": seq, "data": f"token {seq} é😀\n"}
         run.complete().expect(204)
         assert stream.next() is None
+
+
+def test_none_is_missed_once_the_head_has_come(client: BearerClient, run: Attempt) -> None:
+    """The subscription is in place before the head leaves: many times, since it is a race."""
+    step_id = run.proceed("x")
+    for _ in range(100):
+        with client.stream(run.path("/stream")) as stream:
+            arrives(run, step_id, stream)
 
 
 def test_every_subscriber_gets_them(client: BearerClient, run: Attempt) -> None:

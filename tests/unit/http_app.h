@@ -9,6 +9,7 @@
  *   /hold…            waits until app_release; the answer is the target
  *   /block            holds the loop's thread until app_unblock
  *   /stream…          a stream that the test writes: app_stream()
+ *   /early            a stream that was written and ended before its start
  *   /twice            two resumes from the worker; the second answers
  *   /refuse…          on_head answers 401
  *   /empty            204
@@ -122,18 +123,36 @@ static inline void app_stream_writable(struct http_stream *st, void *ctx)
     atomic_fetch_add(&app.stream_writable, 1);
 }
 
-static inline void app_stream_start(struct http_exchange *x)
+static inline struct http_stream *app_stream_new(struct http_exchange *x)
 {
     static const struct http_stream_events events = {&app, app_stream_gone, app_stream_drain,
                                                      app_stream_writable};
     struct http_answer head = {
         .status = 200, .content_type = STR("text/event-stream"), .headers = STR("X-Kind: s\r\n")};
 
+    return http_stream_new(x, &head, &events);
+}
+
+static inline void app_stream_start(struct http_exchange *x)
+{
+    struct http_stream *st = app_stream_new(x);
+
     pthread_mutex_lock(&app.lock); /* a callback must find it in the list */
     assert_true(app.stream_count < COUNT(app.streams));
-    app.streams[app.stream_count++] = http_stream_start(x, &head, &events);
+    app.streams[app.stream_count++] = st;
     pthread_cond_broadcast(&app.changed);
     pthread_mutex_unlock(&app.lock);
+    http_stream_start(st);
+}
+
+static inline void app_stream_early(struct http_exchange *x)
+{
+    struct http_stream *st = app_stream_new(x);
+
+    assert_true(http_stream_write(st, STR("one ")));
+    assert_true(http_stream_write(st, STR("two")));
+    http_stream_end(st);
+    http_stream_start(st);
 }
 
 static inline void app_block(struct http_exchange *x)
@@ -178,6 +197,8 @@ static inline void app_on_request(struct http_exchange *x, void *ctx)
         atomic_fetch_add(&app.held_count, 1);
     } else if (str_eq(path, STR("/block")))
         app_block(x);
+    else if (str_eq(path, STR("/early")))
+        app_stream_early(x);
     else if (str_starts(path, STR("/stream")))
         app_stream_start(x);
     else if (str_eq(path, STR("/empty")))

@@ -498,12 +498,27 @@ static void the_head_bounds_no_writer(void **state)
     pthread_mutex_destroy(&st.lock);
 }
 
+/* Nothing of a stream is sent before its start, and then all that was written by then. */
+static void written_and_ended_before_its_start(void **state)
+{
+    struct peer p = peer_connect(app.port);
+
+    (void)state;
+    SEND(&p, GET("/early"));
+    peer_expect(&p, 200, "one two");
+    WAIT_FOR(atomic_load(&app.done) == 1);
+    SEND(&p, GET("/hello"));
+    peer_expect(&p, 200, "hello");
+    peer_close(&p);
+}
+
 int main(void)
 {
 #define WITH_SERVER(test) cmocka_unit_test_setup_teardown(test, start, stop)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_head_bounds_no_writer),
         WITH_SERVER(a_stream_from_head_to_end),
+        WITH_SERVER(written_and_ended_before_its_start),
         WITH_SERVER(told_of_what_was_written),
         WITH_SERVER(pipelined_around_streams),
         WITH_SERVER(http_1_0_has_no_chunks),
