@@ -161,29 +161,32 @@ static void look_at_approvals(struct clock_work *cw)
 
 /* ---- deadlines ---- */
 
-static void cancel_past_deadlines(struct clock_work *cw)
+/* One batch, so that a crowd past its deadline keeps nothing else waiting. True: there may be more.
+ */
+static bool cancel_past_deadlines(struct clock_work *cw)
 {
-    for (size_t n = BATCH; n == BATCH;) {
-        struct uuid *ids;
-        struct err e;
+    struct uuid *ids;
+    size_t n;
+    struct err e;
 
-        arena_reset(&cw->arena);
-        if (!store_past_deadlines(cw->reader, BATCH, &cw->arena, &ids, &n, &e)) {
-            worker_failed(cw, "deadlines", &e);
-            return;
-        }
-        memset(cw->batch, 0, n * sizeof(struct command));
-        for (size_t i = 0; i < n; i++) {
-            cw->batch[i].type = COMMAND_CANCEL;
-            cw->batch[i].in.cancel.execution_id = ids[i];
-            cw->batch[i].in.cancel.cause = CANCEL_BY_DEADLINE;
-        }
-        if (n > 0)
-            engine_run_all(cw->en, cw->batch, n);
-        for (size_t i = 0; i < n; i++)
-            if (cw->batch[i].err.code == ERR_UNAVAILABLE)
-                return;
+    arena_reset(&cw->arena);
+    if (!store_past_deadlines(cw->reader, BATCH, &cw->arena, &ids, &n, &e)) {
+        worker_failed(cw, "deadlines", &e);
+        return false;
     }
+    if (n == 0)
+        return false;
+    memset(cw->batch, 0, n * sizeof(struct command));
+    for (size_t i = 0; i < n; i++) {
+        cw->batch[i].type = COMMAND_CANCEL;
+        cw->batch[i].in.cancel.execution_id = ids[i];
+        cw->batch[i].in.cancel.cause = CANCEL_BY_DEADLINE;
+    }
+    engine_run_all(cw->en, cw->batch, n);
+    for (size_t i = 0; i < n; i++)
+        if (cw->batch[i].err.code == ERR_UNAVAILABLE)
+            return false;
+    return n == BATCH;
 }
 
 /* ---- sessions ---- */
@@ -370,9 +373,9 @@ static void do_what_is_due(struct clock_work *cw)
         cw->tidy_at = now + TIDY_INTERVAL_US;
     }
     if (now >= cw->deadline_at) {
-        if (store_leads(en->store))
-            cancel_past_deadlines(cw);
-        cw->deadline_at = now + en->deadline_check_interval_us;
+        bool more = store_leads(en->store) && cancel_past_deadlines(cw);
+
+        cw->deadline_at = more ? now : now + en->deadline_check_interval_us;
     }
     if (now >= cw->retention.at)
         apply_retention(cw);

@@ -414,9 +414,12 @@ static struct queue_node *run_gathered(struct executor *x, struct queue_node *no
     return node;
 }
 
-/* Work between groups does not wait for commands, but for the next try while the store is away. */
+/* Work between groups does not wait for commands, but for the next try while the store is away. One
+ * that is to stop waits for nothing: what came last may have used up the wake-up. */
 static int64_t wait_until(const struct executor *x)
 {
+    if (atomic_load(&x->stopping))
+        return 0;
     if (!atomic_load(&x->tidy_due))
         return INT64_MAX;
     return x->broken ? x->next_recovery_us : 0;

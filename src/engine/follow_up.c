@@ -85,10 +85,6 @@ void follow_up(struct engine *en, struct command *first, const struct changes *c
     struct ticket *t = ticket_new(en, waits ? first : NULL);
     size_t frees = first->frees, owes = first->owes, orphans = first->orphans;
 
-    if (!waits) {
-        engine_answered(en);
-        first->done(first); /* may free it */
-    }
     if (frees > 0)
         admit(t, changes->freed.at[frees - 1]);
     if (owes > 0)
@@ -96,6 +92,12 @@ void follow_up(struct engine *en, struct command *first, const struct changes *c
     if (orphans > 0) {
         atomic_fetch_add(&t->left, 1);
         orphans_cancel(en->orphans, &changes->orphaned.at[orphans - 1], t);
+    }
+    /* Last: an engine that stops takes itself for quiet when the one was answered and the others
+     * are not counted yet. */
+    if (!waits) {
+        engine_answered(en);
+        first->done(first); /* may free it */
     }
     ticket_done(t);
 }

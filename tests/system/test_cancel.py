@@ -164,6 +164,20 @@ class TestAgainstDeliveries:
             wanted = "client_cancelled" if answer.status == 204 else "deadline_exceeded"
             assert execution["failure_reason"] == wanted
 
+    def test_a_crowd_past_its_deadline(self, new_kernel: NewKernel, new_agent: NewAgent) -> None:
+        """More than one batch of the clock, found by the one look that a start takes."""
+        kernel = new_kernel(
+            env={"REBUNO_DEADLINE_TIMEOUT": "1ms", "REBUNO_DEADLINE_CHECK_INTERVAL": "1h"}
+        )
+        agent, client = new_agent(kernel), kernel.client()
+        with ThreadPoolExecutor(8) as pool:
+            ids = list(pool.map(lambda _: client.create(agent.id)["id"], range(600)))
+        kernel.restart()
+        client = kernel.client()
+        for execution_id in ids:
+            eventually(lambda i=execution_id: client.execution(i)["status"] == "cancelled", 30)
+        assert client.execution(ids[-1])["failure_reason"] == "deadline_exceeded"
+
     @staticmethod
     def goes_on(agent: FakeAgent, client: BearerClient) -> None:
         """The next run is delivered as ever."""
