@@ -15,20 +15,23 @@ struct entry {
     atomic_uint refs;            /* the map's and those of checks that are under way */
     struct str secret, previous; /* in `bytes` */
     int64_t previous_until;      /* wall */
+    int64_t read_us;             /* monotonic */
     char bytes[];
 };
 
 struct secrets {
     pthread_mutex_t lock;
     struct map entries;
+    int64_t holds_us; /* 0: until it is forgotten */
     uint64_t changes; /* how often something was forgotten: a row read before that must not come in
                          after it */
 };
 
-struct secrets *secrets_new(void)
+struct secrets *secrets_new(int64_t holds_us)
 {
     struct secrets *s = xzalloc(sizeof(*s));
 
+    s->holds_us = holds_us;
     pthread_mutex_init(&s->lock, NULL);
     return s;
 }
@@ -58,7 +61,7 @@ void secrets_free(struct secrets *s)
     free(s);
 }
 
-static struct entry *acquire(struct secrets *s, struct str agent_id)
+static struct entry *acquire_of_any_age(struct secrets *s, struct str agent_id)
 {
     struct entry *en;
 
@@ -68,6 +71,16 @@ static struct entry *acquire(struct secrets *s, struct str agent_id)
         atomic_fetch_add(&en->refs, 1);
     pthread_mutex_unlock(&s->lock);
     return en;
+}
+
+static struct entry *acquire(struct secrets *s, struct str agent_id)
+{
+    struct entry *en = acquire_of_any_age(s, agent_id);
+
+    if (en == NULL || s->holds_us == 0 || clock_mono_us() - en->read_us < s->holds_us)
+        return en;
+    entry_release(en);
+    return NULL;
 }
 
 /* Takes the reference. */
@@ -114,12 +127,13 @@ static void put(struct secrets *s, struct str agent_id, struct entry *en, uint64
     entry_release(old);
 }
 
-static struct entry *entry_new(const struct agent_view *row)
+static struct entry *entry_new(const struct agent_view *row, int64_t read_us)
 {
     struct str secret = row->secret, previous = row->previous_secret;
     struct entry *en = xmalloc(sizeof(*en) + secret.n + previous.n);
 
     atomic_init(&en->refs, 1);
+    en->read_us = read_us;
     en->secret = str_make(en->bytes, secret.n);
     memcpy(en->bytes, secret.p, secret.n);
     en->previous = STR_NONE;
@@ -136,6 +150,7 @@ static bool load(struct secrets *s, struct str agent_id, struct store_reader *r,
                  struct err *e)
 {
     struct arena arena = {0};
+    int64_t read_us = clock_mono_us();
     struct agent_view row;
     uint64_t changes;
     bool ok, found;
@@ -146,7 +161,7 @@ static bool load(struct secrets *s, struct str agent_id, struct store_reader *r,
     *out = NULL;
     ok = store_read_agent(r, agent_id, &arena, &row, &found, e);
     if (ok && found) {
-        *out = entry_new(&row);
+        *out = entry_new(&row, read_us);
         put(s, agent_id, *out, changes);
     } else if (ok) {
         secrets_forget(s, agent_id);
@@ -171,8 +186,11 @@ bool secrets_check_anew(struct secrets *s, struct store_reader *r, const struct 
 {
     struct entry *en;
 
-    if (!load(s, call->agent_id, r, &en, e))
-        return false;
+    if (!load(s, call->agent_id, r, &en, e)) { /* what follows waits for the store, too */
+        en = acquire_of_any_age(s, call->agent_id);
+        *verdict = check_entry(en, &call->request, call->signature);
+        return *verdict == SECRETS_GOOD;
+    }
     *verdict = check_entry(en, &call->request, call->signature);
     return true;
 }

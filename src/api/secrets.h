@@ -9,18 +9,20 @@
 
 struct secrets;
 
-struct secrets *secrets_new(void);
+/* What was read is looked at again after that long, where notes of changes may be lost; 0: it holds
+ * until it is forgotten. */
+struct secrets *secrets_new(int64_t holds_us);
 void secrets_free(struct secrets *s);
 
 enum secrets_verdict {
     SECRETS_GOOD,
     SECRETS_BAD,     /* not signed with what is known; that may be out of date */
-    SECRETS_UNKNOWN, /* nothing is known of this agent */
+    SECRETS_UNKNOWN, /* nothing is known of this agent, or not any more */
 };
 enum secrets_verdict secrets_check(struct secrets *s, struct str agent_id,
                                    const struct signed_request *req, struct str signature);
 /* Reads the agent's row, keeps it, and checks against what was read: it may have been forgotten
- * again by then. */
+ * again by then. While the store is away, what was read last is good enough. */
 struct signed_call {
     struct str agent_id, signature;
     struct signed_request request;

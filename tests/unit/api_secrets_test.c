@@ -52,7 +52,7 @@ static bool load(struct secrets *s, struct fixture *f, const char *id)
 static void knows_what_it_loaded(void **state)
 {
     struct fixture f;
-    struct secrets *s = secrets_new();
+    struct secrets *s = secrets_new(0);
 
     (void)state;
     fixture_open(&f, FIXTURE_MEMORY);
@@ -74,7 +74,7 @@ static void knows_what_it_loaded(void **state)
 static void takes_the_previous_one_until_its_end(void **state)
 {
     struct fixture f;
-    struct secrets *s = secrets_new();
+    struct secrets *s = secrets_new(0);
 
     (void)state;
     fixture_open(&f, FIXTURE_MEMORY);
@@ -107,7 +107,7 @@ static void takes_the_previous_one_until_its_end(void **state)
 static void forgets(void **state)
 {
     struct fixture f;
-    struct secrets *s = secrets_new();
+    struct secrets *s = secrets_new(0);
     struct err e;
 
     (void)state;
@@ -141,7 +141,7 @@ static void checks_against_what_it_has_just_read(void **state)
     } cases[] = {
         {"a", "one", SECRETS_GOOD}, {"a", "two", SECRETS_BAD}, {"b", "one", SECRETS_UNKNOWN}};
     struct fixture f;
-    struct secrets *s = secrets_new();
+    struct secrets *s = secrets_new(0);
 
     (void)state;
     fixture_open(&f, FIXTURE_MEMORY);
@@ -161,6 +161,35 @@ static void checks_against_what_it_has_just_read(void **state)
     fixture_close(&f);
 }
 
+/* Where nobody may have told it of a change. */
+static void looks_again_after_a_while(void **state)
+{
+    const struct signed_call call = {
+        .agent_id = STR("a"), .signature = signature("one"), .request = REQUEST};
+    struct fixture f;
+    struct secrets *s = secrets_new(1);
+    enum secrets_verdict verdict;
+    struct err e;
+
+    (void)state;
+    fixture_open(&f, FIXTURE_SQLITE);
+    put(&f, "a", "one");
+    assert_true(load(s, &f, "a"));
+    for (int64_t read = clock_mono_us(); clock_mono_us() <= read;)
+        ;
+    assert_int_equal(check(s, "a", "one"), SECRETS_UNKNOWN);
+    assert_true(secrets_check_anew(s, f.r, &call, &verdict, &e));
+    assert_int_equal(verdict, SECRETS_GOOD);
+
+    fixture_sql(&f, "ALTER TABLE agents RENAME TO away");
+    assert_true(secrets_check_anew(s, f.r, &call, &verdict, &e));
+    assert_int_equal(verdict, SECRETS_GOOD);
+    secrets_forget(s, STR("a"));
+    assert_false(secrets_check_anew(s, f.r, &call, &verdict, &e));
+    secrets_free(s);
+    fixture_close(&f);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -168,6 +197,7 @@ int main(void)
         cmocka_unit_test(takes_the_previous_one_until_its_end),
         cmocka_unit_test(forgets),
         cmocka_unit_test(checks_against_what_it_has_just_read),
+        cmocka_unit_test(looks_again_after_a_while),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
