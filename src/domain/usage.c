@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "domain/usage.h"
 
+#include <stdlib.h>
+
 static const struct str INPUT_NAMES[] = {
     STR_INIT("prompt_tokens"),    STR_INIT("input_tokens"),      STR_INIT("inputTokens"),
     STR_INIT("promptTokenCount"), STR_INIT("prompt_eval_count"),
@@ -34,16 +36,31 @@ static size_t string_end(struct str s, size_t at)
     return at;
 }
 
-static void take(int64_t *most, struct str json, size_t at)
+/* Whole numbers, in whatever notation: 12, 12.0 and 1.2e1. */
+static bool whole_number(struct str json, size_t at, int64_t *out)
 {
+    static const double MOST = 9007199254740992.0; /* beyond it doubles have gaps */
     size_t end = at;
-    int64_t n;
+    double value;
 
     while (end < json.n && json.p[end] >= '0' && json.p[end] <= '9')
         end++;
-    if (end == at || !str_to_int64(str_slice(json, at, end), &n))
-        return; /* a fraction or an object under this name is no count of ours */
-    if (n > *most)
+    if (end == at)
+        return false;
+    if (end == json.n || memchr(".eE", json.p[end], 3) == NULL)
+        return str_to_int64(str_slice(json, at, end), out);
+    value = strtod(json.p + at, NULL); /* a member's value: something stands behind it */
+    if (value > MOST || value != (double)(int64_t)value)
+        return false;
+    *out = (int64_t)value;
+    return true;
+}
+
+static void take(int64_t *most, struct str json, size_t at)
+{
+    int64_t n;
+
+    if (whole_number(json, at, &n) && n > *most) /* else it is no count of ours */
         *most = n;
 }
 
@@ -71,7 +88,8 @@ static void search(struct str json, struct usage *u)
     }
 }
 
-static void search_stream(struct str body, struct usage *u)
+/* Events carry JSON behind `data:`; Ollama's own streams are JSON line by line. */
+static void search_lines(struct str body, struct usage *u)
 {
     struct err e;
 
@@ -81,9 +99,8 @@ static void search_stream(struct str body, struct usage *u)
         struct str line = str_slice(body, at, end);
 
         at = end + 1;
-        if (!str_starts(line, STR("data:")))
-            continue;
-        line = str_slice(line, 5, line.n);
+        if (str_starts(line, STR("data:")))
+            line = str_slice(line, 5, line.n);
         if (json_check(line, &e))
             search(line, u);
     }
@@ -106,6 +123,16 @@ void usage_write(struct json_writer *w, struct usage u)
     jw_close(w, '}');
 }
 
+int64_t usage_add(int64_t sum, struct usage u)
+{
+    const int64_t counts[] = {u.input_tokens, u.output_tokens};
+
+    for (size_t i = 0; i < COUNT(counts); i++)
+        if (counts[i] > 0 && __builtin_add_overflow(sum, counts[i], &sum))
+            sum = INT64_MAX;
+    return sum;
+}
+
 struct usage usage_read(struct str result, struct arena *a)
 {
     struct usage u = USAGE_NONE;
@@ -124,6 +151,6 @@ struct usage usage_read(struct str result, struct arena *a)
     if (json_check(body, &e))
         search(body, &u);
     else
-        search_stream(body, &u);
+        search_lines(body, &u);
     return u;
 }

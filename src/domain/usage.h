@@ -16,9 +16,13 @@ static inline bool usage_known(struct usage u)
     return u.input_tokens >= 0 || u.output_tokens >= 0;
 }
 
-/* Reads a recorded result: its `body` (JSON, or the `data:` lines of an event stream) when that is
- * a string, else the value itself. The names that the providers use are searched at any depth; the
- * largest of each counts. `result` is valid JSON. Linear in its length; `a` takes the decoded body.
+/* `sum` and what was used, input and output together; INT64_MAX when that is more. */
+int64_t usage_add(int64_t sum, struct usage u);
+
+/* Reads a recorded result: its `body` (JSON, the `data:` lines of an event stream, or lines of
+ * JSON) when that is a string, else the value itself. The names that the providers use are searched
+ * at any depth; the largest of each counts. `result` is valid JSON. Linear in its length; `a` takes
+ * the decoded body.
  */
 struct usage usage_read(struct str result, struct arena *a);
 

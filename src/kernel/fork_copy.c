@@ -155,11 +155,6 @@ static struct key_state *state_of(struct fork_copy *c, struct str key)
     return state;
 }
 
-static int64_t positive(int64_t v)
-{
-    return v > 0 ? v : 0;
-}
-
 static void count_step(struct fork_copy *c, const struct step *step, const struct call *call)
 {
     struct json_walk walk = {0};
@@ -167,10 +162,7 @@ static void count_step(struct fork_copy *c, const struct step *step, const struc
     struct str item;
     struct call_key key;
 
-    if (__builtin_add_overflow(
-            c->tokens, positive(step->usage.input_tokens) + positive(step->usage.output_tokens),
-            &c->tokens))
-        c->tokens = INT64_MAX;
+    c->tokens = usage_add(c->tokens, step->usage);
     if (step->status == STEP_FAILED && step_error_is_indeterminate(step->error)) {
         call_key(call, &key);
         buf_add(&c->indeterminate, str_make(key.b, sizeof(key.b)));

@@ -292,15 +292,21 @@ static enum policy_verdict decide_by_rule(struct deciding *d)
     return finish(d, because);
 }
 
+/* The bundle that the decision's event names. */
+static void name_bundle(struct working_set *ws, const struct hash *hash, struct policy_answer *out)
+{
+    char hex[HASH_HEX_LEN];
+
+    hash_hex(hash, hex);
+    out->policy_hash = arena_str(&ws->arena, str_make(hex, sizeof(hex)));
+}
+
 static enum policy_verdict decide_by_bundle(struct deciding *d)
 {
-    struct hash id = *policy_hash(d->policy);
-    char hex[HASH_HEX_LEN];
     struct parked row;
     size_t at;
 
-    hash_hex(&id, hex);
-    d->out->policy_hash = arena_str(&d->ws->arena, str_make(hex, sizeof(hex)));
+    name_bundle(d->ws, policy_hash(d->policy), d->out);
     d->out->rule_id = arena_str(&d->ws->arena, d->match.rule_id);
     d->out->unpark =
         d->q->execution->parked.n > 0 && find_parked(d->q->execution, d->q->step_id, &row, &at);
@@ -319,11 +325,16 @@ static enum policy_verdict decide_by_bundle(struct deciding *d)
 
 /* ---- which bundle counts, and what it says ---- */
 
-static enum policy_verdict bundle_error(struct policy_answer *out, struct str reason)
+/* `hash` NULL: not even which bundle it is can be told. */
+static enum policy_verdict bundle_error(struct working_set *ws, const struct policy_question *q,
+                                        const struct hash *hash, struct str reason,
+                                        struct policy_answer *out)
 {
-    out->outcome = OUTCOME_DENIED;
+    out->outcome = q->only_holds ? OUTCOME_NOT_NOW : OUTCOME_DENIED;
     out->rule_id = BUNDLE_ERROR;
     out->reason = reason;
+    if (hash != NULL)
+        name_bundle(ws, hash, out);
     return POLICY_DECIDED;
 }
 
@@ -337,7 +348,8 @@ static enum policy_verdict match_and_decide(struct deciding *d)
         policy_match_of(d->policy, found->rule, q->kind, &d->match);
     } else if (policy_is_costly(d->policy, &input)) {
         if (found->rounds >= ROUNDS_MAX)
-            return bundle_error(d->out, STR("the policy changed while this step was decided"));
+            return bundle_error(d->ws, q, policy_hash(d->policy),
+                                STR("the policy changed while this step was decided"), d->out);
         d->out->wanted = (struct policy_wanted){.work = POLICY_WORK_MATCH,
                                                 .hash = *policy_hash(d->policy),
                                                 .own = q->execution->has_policy};
@@ -366,14 +378,15 @@ enum policy_verdict policy_decide(struct working_set *ws, const struct policy_qu
         return POLICY_NEEDS_ROWS;
     }
     if (bundle == NULL)
-        return bundle_error(out, STR("the agent cannot be read"));
+        return bundle_error(ws, q, NULL, STR("the agent cannot be read"), out);
     if (!bundle->has_policy) {
         out->outcome = q->only_holds ? OUTCOME_NOT_NOW : OUTCOME_ALLOWED;
         return POLICY_DECIDED;
     }
     policy = policy_cache_get(ws->policies, &bundle->hash, &known);
     if (policy == NULL && (known || q->found->rounds >= ROUNDS_MAX))
-        return bundle_error(out, STR("the policy bundle cannot be read or does not compile"));
+        return bundle_error(ws, q, &bundle->hash,
+                            STR("the policy bundle cannot be read or does not compile"), out);
     if (policy == NULL) {
         out->wanted = (struct policy_wanted){
             .work = POLICY_WORK_COMPILE, .hash = bundle->hash, .own = q->execution->has_policy};

@@ -48,7 +48,7 @@ enum policy_outcome {
     OUTCOME_HELD,
     OUTCOME_LIMITED,
     OUTCOME_PARKED,
-    OUTCOME_NOT_NOW, /* only_holds, and the rule does not just hold */
+    OUTCOME_NOT_NOW, /* only_holds, and no rule says to just hold */
 };
 
 /* Strings are static or the group's arena. */

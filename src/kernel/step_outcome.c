@@ -57,13 +57,11 @@ static struct str usage_member(struct working_set *ws, struct usage u)
 /* What budgets are compared with. */
 static void count_tokens(struct working_set *ws, const struct step *step)
 {
-    int64_t more = (step->usage.input_tokens > 0 ? step->usage.input_tokens : 0) +
-                   (step->usage.output_tokens > 0 ? step->usage.output_tokens : 0);
+    int64_t sum = usage_add(step->execution->tokens, step->usage);
 
-    if (more == 0)
+    if (sum == step->execution->tokens)
         return;
-    if (__builtin_add_overflow(step->execution->tokens, more, &step->execution->tokens))
-        step->execution->tokens = INT64_MAX;
+    step->execution->tokens = sum;
     ws_touch_execution(ws, step->execution);
 }
 

@@ -267,9 +267,9 @@ static bool read_root(struct compile *c)
 
 static void add_rule_cost(struct rule_cost *cost, const struct rule_when *when)
 {
-    enum { RULE_NS = 10, GLOB_NS = 2 };
+    enum { RULE_NS = 10, GLOB_NS = 2, AGENT_NS = 3, LOOKUP_NS = 50 };
 
-    cost->rules += RULE_NS;
+    cost->rules += RULE_NS + (int64_t)when->n_agent_ids * AGENT_NS;
     cost->per_target_byte +=
         (int64_t)(when->target.goes_back ? when->target.pattern.n : 0) * GLOB_NS;
     for (size_t i = 0; i < when->n_targets; i++) {
@@ -278,7 +278,7 @@ static void add_rule_cost(struct rule_cost *cost, const struct rule_when *when)
         cost->per_target_byte += (int64_t)(glob->goes_back ? glob->pattern.n : 0) * GLOB_NS;
     }
     for (size_t i = 0; i < when->n_arguments; i++) {
-        cost->rules += predicate_cost(&when->arguments[i].predicate);
+        cost->rules += LOOKUP_NS + predicate_cost(&when->arguments[i].predicate);
         cost->per_args_byte += predicate_cost_per_byte(&when->arguments[i].predicate);
     }
 }

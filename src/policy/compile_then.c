@@ -160,12 +160,19 @@ static bool require(struct compile *c, struct yaml_place start, const char *name
                                                       STR_ARG(c->who), name, keys->names[key]);
 }
 
+/* Nobody could state one with control characters: decided_by and the names of keys have none. */
+static bool read_approver(struct compile *c, const char *name, struct str *out)
+{
+    return compile_text(c, name, out) &&
+           (!str_has_control(*out) || compile_fail(c, "%s must not have control characters", name));
+}
+
 static bool read_approvers(struct compile *c, struct str *out)
 {
     struct buf json = {0};
     struct json_writer w = {.out = &json};
 
-    if (!compile_list(c, "approvers", compile_text))
+    if (!compile_list(c, "approvers", read_approver))
         return false;
     jw_open(&w, '[');
     for (size_t i = 0; i < c->texts.n; i++)

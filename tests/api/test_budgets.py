@@ -1,6 +1,7 @@
 """Budgets: what a run's model calls have used, compared before the next call is allowed."""
 
 import json
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -49,7 +50,10 @@ BODIES = {
         {"usageMetadata": GEMINI},
     ),
     "ollama": json.dumps({"model": "m", "done": True, **OLLAMA}),
-    "ollama streamed": sse({"response": "x", "done": False}, {"done": True, **OLLAMA}),
+    "ollama streamed": "".join(  # no events: a line of JSON for each word
+        json.dumps(c) + "\n" for c in ({"response": "x", "done": False}, {"done": True, **OLLAMA})
+    ),
+    "ollama as events": sse({"response": "x", "done": False}, {"done": True, **OLLAMA}),
     "bedrock": json.dumps({"output": {}, "usage": BEDROCK}),
 }
 
@@ -110,6 +114,13 @@ class TestReached:
         assert client.events(run.id)[-1]["payload"]["rule_id"] == "spend"
         run.record("tool", 1)  # other steps go on
         run.complete().expect(204)
+
+    def test_by_more_than_can_be_counted(self, run: Attempt, policy: SetPolicy) -> None:
+        """The largest numbers do not wrap around into an unused budget."""
+        most = 2**63 - 1
+        policy(spending(most))
+        call(run, 0, json.dumps({"input_tokens": most, "output_tokens": most}))
+        assert run.denied("model", {"n": 1}, kind="llm_call")["reason"] == EXCEEDED
 
     @pytest.mark.parametrize(("maximum", "allowed"), [(99, False), (100, False), (101, True)])
     def test_exactly(self, run: Attempt, policy: SetPolicy, maximum: int, allowed: bool) -> None:
@@ -195,6 +206,19 @@ class TestReached:
         later = run.redelivered()
         later.replay("model", {"n": 0}, kind="llm_call")
         later.proceed("model", {"n": 1}, kind="llm_call")
+
+    def test_a_person_is_asked_as_the_rule_says(
+        self, client: BearerClient, run: Attempt, policy: SetPolicy
+    ) -> None:
+        config = {"approvers": ["alice"], "timeout": "1h", "message": "this run is dear"}
+        limit = {"max_tokens": 50, "on_exceed": "require_approval"}
+        policy(rule("spend", "allow", budget=limit, approval_config=config))
+        call(run, 0, BODIES["ollama"])
+        found = client.approval(run.hold("model", {"n": 1}, kind="llm_call"))
+        assert (found["approvers"], found["message"]) == (["alice"], "this run is dear")
+        asked, ends = (datetime.fromisoformat(found[at]) for at in ("created_at", "timeout_at"))
+        assert ends - asked == timedelta(hours=1)
+        client.grant(found["id"], decided_by="bob").expect(403, "forbidden")
 
     def test_replays_cost_nothing(self, run: Attempt, policy: SetPolicy) -> None:
         policy(spending(150))

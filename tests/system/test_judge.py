@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timedelta
 from typing import Any, ClassVar
 
 import pytest
@@ -174,6 +175,82 @@ class TestChoice:
         granted.replay("ask", 1)
         granted.proceed("hold")
         assert [question.target for question in judge.questions] == ["ask", "hold"]
+
+    @pytest.mark.parametrize("sure", [0.9, 0.3], ids=["the-judge-wants-it", "the-fallback"])
+    def test_a_person_is_asked_as_the_rule_says(
+        self, kernel: Kernel, judge: Judge, new_agent: NewAgent, sure: float
+    ) -> None:
+        agent, client = new_agent(kernel), kernel.client()
+        config = {"approvers": ["press"], "timeout": "2h", "message": "read it twice"}
+        asks = rule("judged", "judge", reason="not by the judge alone", approval_config=config)
+        client.set_policy(agent.id, bundle(asks))
+        judge.answers = {"post": scores(require_approval=sure, allow=0.1)}
+        run = begin(kernel, agent)
+        approval = client.approval(run.hold("post"))
+        assert (approval["approvers"], approval["message"]) == (["press"], "read it twice")
+        asked, ends = (datetime.fromisoformat(approval[at]) for at in ("created_at", "timeout_at"))
+        assert ends - asked == timedelta(hours=2)
+        client.grant(approval["id"], decided_by="somebody").expect(403, "forbidden")
+        client.grant(approval["id"], decided_by="press").expect(204)
+        run.redelivered().proceed("post")
+
+    def test_a_denial_tells_the_rules_reason(
+        self, kernel: Kernel, judge: Judge, new_agent: NewAgent
+    ) -> None:
+        agent = new_agent(kernel)
+        asks = rule("judged", "judge", reason="promises no money")
+        kernel.client().set_policy(agent.id, bundle(asks))
+        judge.answers = {"mail": scores(deny=1.0)}
+        assert begin(kernel, agent).denied("mail")["reason"] == "promises no money"
+
+    def test_takes_a_token_whatever_it_says(
+        self, kernel: Kernel, judge: Judge, new_agent: NewAgent
+    ) -> None:
+        """Nor is the judge asked about what the limit refuses."""
+        agent = new_agent(kernel)
+        limit = {"max_calls": 2, "window": "1h"}
+        kernel.client().set_policy(agent.id, bundle(rule("judged", "judge", rate_limit=limit)))
+        judge.answers = {"no": scores(deny=1.0)}
+        run = begin(kernel, agent)
+        run.denied("no")
+        run.proceed("ask")
+        assert decide(run, "ask", 1)["decision"] == "rate_limited"
+        assert judge.count() == 2
+
+    def test_beside_a_call_that_was_held_meanwhile(
+        self, kernel: Kernel, judge: Judge, new_agent: NewAgent
+    ) -> None:
+        """Its delivery has ended then: nothing starts, whatever the judge says."""
+        agent, client = new_agent(kernel), kernel.client()
+        gate = rule("gate", "require_approval", {"target": "gated"})
+        client.set_policy(agent.id, bundle(gate, rule("judged", "judge")))
+        judge.answers = {"ask": verdict(GOOD, hang=True)}
+        run = begin(kernel, agent)
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(decide, run, "ask")
+            eventually(lambda: judge.count() == 1)
+            approval = run.hold("gated")
+            judge.let_go()
+            assert waiting.result() == {"decision": "execution_blocked"}
+        assert [step["target"] for step in client.steps(run.id)] == ["gated"]
+        client.grant(approval).expect(204)
+        later = run.redelivered()
+        later.proceed("gated")
+        later.proceed("ask")
+
+    def test_of_an_attempt_that_was_superseded_meanwhile(
+        self, kernel: Kernel, judge: Judge, new_agent: NewAgent
+    ) -> None:
+        judge.answers = {"ask": verdict(GOOD, hang=True)}
+        run = begin(kernel, judged_agent(kernel, new_agent))
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(run.submit, "ask")
+            eventually(lambda: judge.count() == 1)
+            later = run.released()
+            judge.let_go()
+            waiting.result().expect(409, "lease_superseded")
+        assert kernel.client().steps(run.id) == []
+        later.proceed("ask")
 
     def test_judged_by_the_bundle_of_now(
         self, kernel: Kernel, judge: Judge, new_agent: NewAgent

@@ -395,6 +395,26 @@ static void test_bundles_that_are_not_there(void **state)
     world_free(&w);
 }
 
+/* While a person is asked, what such a bundle cannot hold is not decided either. */
+static void test_a_bundle_that_broke_while_a_step_waits(void **state)
+{
+    struct world w;
+    struct command set = {.type = COMMAND_POLICY_SET};
+    size_t before;
+
+    (void)state;
+    begin(&w, 0);
+    (void)call(&w, "pay", "1", DECISION_BLOCKED);
+    set.in.policy_set =
+        (struct policy_setting){.agent_id = STR("a"), .bundle = STR("}"), .hash = {.b = {1, 2, 3}}};
+    decide(&w, &set);
+    policy_cache_put(w.ws.policies, &set.in.policy_set.hash, NULL);
+    before = log_length(&w);
+    (void)call(&w, "pay", "2", DECISION_EXECUTION_BLOCKED);
+    assert_int_equal(log_length(&w), before);
+    world_free(&w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -409,6 +429,7 @@ int main(void)
         cmocka_unit_test(test_a_grant_belongs_to_its_arguments),
         cmocka_unit_test(test_a_bundle_that_changes_meanwhile),
         cmocka_unit_test(test_bundles_that_are_not_there),
+        cmocka_unit_test(test_a_bundle_that_broke_while_a_step_waits),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -107,6 +107,57 @@ static void test_parked_and_back(void **state)
     }
 }
 
+#define PARKS(id, window)                                                                          \
+    "rules:\n  - id: " id                                                                          \
+    "\n    then: { decision: allow, rate_limit: { max_calls: 1, window: " window                   \
+    ", max_wait: 5h } }\n"
+
+/* Parks step 1 of a run for a minute, from when on it is delivered again. */
+static void park_and_claim(struct world *w, const char *before, const char *meanwhile)
+{
+    struct hash first;
+
+    begin(w, 0, before);
+    first = submit(w, 0, DECISION_PROCEED);
+    settle(w, &first);
+    set_policy(w, PARKS("r", "1m"));
+    if (strcmp(before, PARKS("r", "1m")) != 0) {
+        first = submit(w, 9, DECISION_PROCEED);
+        settle(w, &first);
+    }
+    submit(w, 1, DECISION_BLOCKED);
+    pass(w, 60 * US_PER_S);
+    set_policy(w, meanwhile);
+    claim(w);
+}
+
+/* Once parked, a step is not parked again: without its token it is refused. */
+static void test_back_without_its_token(void **state)
+{
+    struct world w;
+
+    (void)state;
+    park_and_claim(&w, PARKS("r", "1m"), PARKS("r", "1m"));
+    w.m.wall_us -= 1; /* a clock that was set back */
+    submit(&w, 1, DECISION_RATE_LIMITED);
+    assert_int_equal(row(&w)->parked.n, 0);
+    world_free(&w);
+
+    /* Another rule's by now, whose bucket is empty: its patience is for those that come anew. */
+    park_and_claim(&w, PARKS("other", "1h"), PARKS("other", "1h"));
+    submit(&w, 1, DECISION_RATE_LIMITED);
+    assert_int_equal(row(&w)->parked.n, 0);
+    submit(&w, 1, DECISION_BLOCKED);
+    world_free(&w);
+
+    /* One whose bucket is full gives a token of its own. */
+    park_and_claim(&w, PARKS("r", "1m"), PARKS("fresh", "1h"));
+    submit(&w, 1, DECISION_PROCEED);
+    assert_int_equal(row(&w)->parked.n, 0);
+    submit(&w, 2, DECISION_BLOCKED);
+    world_free(&w);
+}
+
 static void test_a_wait_that_is_too_long(void **state)
 {
     struct world w;
@@ -337,6 +388,7 @@ int main(void)
         cmocka_unit_test(test_refused_and_refilled),
         cmocka_unit_test(test_what_counts),
         cmocka_unit_test(test_parked_and_back),
+        cmocka_unit_test(test_back_without_its_token),
         cmocka_unit_test(test_a_wait_that_is_too_long),
         cmocka_unit_test(test_parking_exhausts_nothing),
         cmocka_unit_test(test_scopes),

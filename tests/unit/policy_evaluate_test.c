@@ -438,6 +438,41 @@ static void says_what_is_costly(void **state)
     buf_free(&beside);
 }
 
+/* Finding out what a bundle costs must not cost as much: this goes by its rules, whatever the step.
+ */
+static void long_lists_are_costly(void **state)
+{
+    static const char AGENTS[] = "rules: [{id: a, when: {agent_ids: [";
+    static const char ARGUMENTS[] = "rules: [{id: a, when: {arguments: {";
+    static const struct {
+        const char *head, *before, *behind, *tail; /* numbers stand between before and behind */
+        int n;
+        bool costly;
+    } cases[] = {
+        {AGENTS, "a", ",", "a]}, then: {decision: deny}}]", 500, false},
+        {AGENTS, "a", ",", "a]}, then: {decision: deny}}]", 400000, true},
+        {ARGUMENTS, "k", ": {equals: 1},", "}}, then: {decision: deny}}]", 500, false},
+        {ARGUMENTS, "k", ": {equals: 1},", "}}, then: {decision: deny}}]", 50000, true},
+        {"rules:", "\n- {id: r", ", when: {arguments: {k: {equals: a}}}, then: {decision: deny}}",
+         "", 10000, false},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        const struct policy_input in = {STR("coder"), KIND_TOOL_CALL, STR("x"), STR("{}")};
+        struct buf text = {0};
+
+        buf_add_z(&text, cases[i].head);
+        for (int n = 0; n < cases[i].n; n++)
+            buf_printf(&text, "%s%d%s", cases[i].before, n, cases[i].behind);
+        buf_add_z(&text, cases[i].tail);
+        struct policy *p = must_load(buf_str(&text));
+        CHECKF(policy_is_costly(p, &in) == cases[i].costly, "case %zu", i);
+        policy_unref(p);
+        buf_free(&text);
+    }
+}
+
 /* ---- bundles of the documentation ---- */
 
 static void sandbox_bundle(void **state)
@@ -499,6 +534,7 @@ int main(void)
         cmocka_unit_test(malformed_globs_are_refused),
         cmocka_unit_test(globs_match_as_defined),
         cmocka_unit_test(says_what_is_costly),
+        cmocka_unit_test(long_lists_are_costly),
         cmocka_unit_test(sandbox_bundle),
     };
 

@@ -265,6 +265,8 @@ static const struct {
      "p:5:23: rule \"x\": approval_config: unknown key \"aprovers\"; did you mean approvers?"},
     {STR_INIT(DECIDE("require_approval") "approval_config: {approvers: []}\n"),
      "p:5:34: rule \"x\": approval_config: approvers is empty"},
+    {STR_INIT(DECIDE("require_approval") "approval_config: {approvers: [bob, \"a\\tb\"]}\n"),
+     "p:5:40: rule \"x\": approval_config: approvers must not have control characters"},
     {STR_INIT(DECIDE("require_approval") "approval_config: {approvers: bob}\n"),
      "p:5:34: rule \"x\": approval_config: approvers must be a list"},
     {STR_INIT(DECIDE("require_approval") "approval_config: {timeout: 5}\n"),

@@ -46,6 +46,15 @@ static void test_shapes(void **state)
         {"no JSON with tokens", -1, -1},
         {"{\"input_tokens\":99999999999999999999}", -1, -1},
         {"{\"usage\":{\"input_tokens\":9}}", 9, -1},
+        {"{\"response\":\"a\",\"done\":false}\n" /* Ollama's own streams have no data: */
+         "{\"response\":\"\",\"done\":true,\"prompt_eval_count\":26,\"eval_count\":298}\n",
+         26, 298},
+        {"{\"done\":false}\r\n{\"eval_count\":2}\r\n{\"cut\":\"eval_count", -1, 2},
+        {"event: x\nid: 1\n: {\"eval_count\":3}\neval_count: 4\ndata: {\"eval_count\":1}\n", -1, 1},
+        {"{\"input_tokens\":12.0,\"output_tokens\":1.5e3}", 12, 1500},
+        {"{\"input_tokens\":12.5,\"output_tokens\":1e-1}", -1, -1}, /* not 12, not 1 */
+        {"{\"input_tokens\":1e300,\"output_tokens\":1e5}", -1, 100000},
+        {"{\"input_tokens\":-12,\"output_tokens\":-0.0}", -1, -1},
     };
 
     (void)state;
@@ -69,10 +78,34 @@ static void test_results_of_another_shape(void **state)
     arena_free(&a);
 }
 
+/* A provider may answer what it likes: the sum that a budget looks at must not become smaller. */
+static void test_sums(void **state)
+{
+    static const struct {
+        int64_t sum;
+        struct usage u;
+        int64_t expected;
+    } cases[] = {
+        {5, {3, 4}, 12},
+        {5, {-1, -1}, 5},
+        {5, {-1, 4}, 9},
+        {5, {0, 0}, 5},
+        {0, {INT64_MAX, INT64_MAX}, INT64_MAX},
+        {INT64_MAX - 1, {1, 1}, INT64_MAX},
+        {INT64_MAX, {INT64_MAX, -1}, INT64_MAX},
+        {1, {INT64_MAX - 1, -1}, INT64_MAX},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(cases); i++)
+        CHECKF(usage_add(cases[i].sum, cases[i].u) == cases[i].expected, "case %zu", i);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_shapes),
-                                       cmocka_unit_test(test_results_of_another_shape)};
+                                       cmocka_unit_test(test_results_of_another_shape),
+                                       cmocka_unit_test(test_sums)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
