@@ -56,7 +56,7 @@ struct str restoration_text(const struct restored *r, struct str when, struct ar
     } else {
         buf_printf(&text, "restored from checkpoint %.*s", STR_ARG(r->ref));
         if (str_present(r->from_execution))
-            buf_printf(&text, " of the turn before, %.*s",
+            buf_printf(&text, " of an earlier turn, %.*s",
                        STR_ARG(view_short_id(r->from_execution)));
         if (r->seq > 0)
             buf_printf(&text, ", captured after event %lld%s", (long long)r->seq,
@@ -159,7 +159,7 @@ struct str restoration_gap(struct visit *v, const struct coverage *c, const stru
                            struct arena *a)
 {
     if (str_present(r->from_execution))
-        return STR("this turn had captured nothing of it by then, only the turn before");
+        return STR("this turn had captured nothing of it by then, only an earlier turn");
     if (!str_present(r->ref))
         return STR("nothing of it had been captured by then");
     const struct coverage_checkpoint *one = taken(c, r);

@@ -218,19 +218,17 @@ static bool look_back(struct run *run, struct str key, struct inherited_checkpoi
 
     *out = (struct inherited_checkpoint){.resource = key};
     for (int turn = 0; turn < TURNS_MAX && !uuid_is_nil(&at); turn++) {
-        struct checkpoint newest;
-        struct uuid parent;
-        bool found;
+        struct newest_checkpoint newest;
 
-        if (!store_newest_checkpoint(run->r, &at, key, &run->arena, &newest, &found, &parent, e))
+        if (!store_newest_checkpoint(run->r, &at, key, &run->arena, &newest, e))
             return false;
-        if (found) {
-            out->checkpoint_ref = newest.checkpoint_ref;
-            out->covered_seq = newest.covered_seq;
-            out->execution_id = at;
+        if (newest.found) {
+            out->checkpoint_ref = newest.row.checkpoint_ref;
+            out->covered_seq = newest.row.covered_seq;
+            out->execution_id = newest.execution_id;
             return true;
         }
-        at = parent;
+        at = newest.parent;
     }
     return true;
 }

@@ -450,15 +450,18 @@ bool store_read_checkpoints(struct store_reader *r, const struct uuid *execution
 
 static const struct db_sql SQL_CHECKPOINT_NEWEST = {
     .name = "checkpoint_newest",
-    .sqlite = "SELECT CASE WHEN r.inherited = 1 THEN e.parent END, c.generation, c.checkpoint_ref,"
-              " c.covered_seq, c.invalidated_seq FROM executions e"
+    .sqlite = "SELECT CASE WHEN r.inherited = 1 THEN e.parent END, c.generation,"
+              " coalesce(c.checkpoint_ref, r.restored_ref), c.covered_seq, c.invalidated_seq,"
+              " CASE WHEN c.key IS NULL THEN r.restored_from END FROM executions e"
               " LEFT JOIN resources r ON r.execution_key = e.key AND r.resource = $2"
               " LEFT JOIN checkpoints c ON c.key = (SELECT max(k.key) FROM checkpoints k"
               " WHERE k.execution_key = e.key AND k.resource = $2) WHERE e.id = $1",
     .postgres = "SELECT CASE WHEN r.inherited = 1 THEN e.parent END, c.generation,"
-                " c.checkpoint_ref, c.covered_seq, c.invalidated_seq FROM executions e"
-                " LEFT JOIN LATERAL (SELECT q.inherited FROM resources q"
-                " WHERE q.execution_key = e.key AND q.resource = $2 OFFSET 0) r ON true"
+                " coalesce(c.checkpoint_ref, r.restored_ref), c.covered_seq, c.invalidated_seq,"
+                " CASE WHEN c.key IS NULL THEN r.restored_from END FROM executions e"
+                " LEFT JOIN LATERAL (SELECT q.inherited, q.restored_ref, q.restored_from"
+                " FROM resources q WHERE q.execution_key = e.key AND q.resource = $2 OFFSET 0) r"
+                " ON true"
                 " LEFT JOIN LATERAL (SELECT k.* FROM checkpoints k"
                 " WHERE k.execution_key = e.key AND k.resource = $2"
                 " ORDER BY k.key DESC LIMIT 1) c ON true WHERE e.id = $1",
@@ -467,40 +470,36 @@ static const struct db_sql SQL_CHECKPOINT_NEWEST = {
 
 struct newest {
     struct arena *arena;
-    struct checkpoint row;
-    struct uuid parent;
-    bool found;
+    struct newest_checkpoint *out;
 };
 
 static void on_newest(void *ctx, struct db *db, size_t row)
 {
-    struct newest *newest = ctx;
+    const struct newest *newest = ctx;
+    struct newest_checkpoint *out = newest->out;
+    struct uuid restored_from = {{0}};
 
     (void)row;
-    (void)db_get_uuid(db, 0, &newest->parent);
-    newest->row.generation = db_get_int(db, 1);
-    newest->row.checkpoint_ref = db_get_copy(db, 2, newest->arena);
-    newest->row.covered_seq = db_get_int(db, 3);
-    newest->row.invalidated_seq = db_get_int(db, 4);
-    newest->found = str_present(newest->row.checkpoint_ref);
+    (void)db_get_uuid(db, 0, &out->parent);
+    out->row.generation = db_get_int(db, 1);
+    out->row.checkpoint_ref = db_get_copy(db, 2, newest->arena);
+    out->row.covered_seq = db_get_int(db, 3);
+    out->row.invalidated_seq = db_get_int(db, 4);
+    if (db_get_uuid(db, 5, &restored_from))
+        out->execution_id = restored_from;
+    out->found = str_present(out->row.checkpoint_ref);
 }
 
-/* NOLINTNEXTLINE(readability-function-size): a key in, what is known of it out */
 bool store_newest_checkpoint(struct store_reader *r, const struct uuid *execution_id,
-                             struct str resource, struct arena *a, struct checkpoint *out,
-                             bool *found, struct uuid *parent, struct err *e)
+                             struct str resource, struct arena *a, struct newest_checkpoint *out,
+                             struct err *e)
 {
-    struct newest newest = {.arena = a};
-    bool ok;
+    struct newest newest = {.arena = a, .out = out};
 
+    *out = (struct newest_checkpoint){.row.resource = resource, .execution_id = *execution_id};
     db_call(r->db, &SQL_CHECKPOINT_NEWEST, on_newest, &newest);
     db_uuid(r->db, execution_id);
     db_text(r->db, resource);
     db_one(r->db);
-    ok = db_flush(r->db, e);
-    newest.row.resource = resource;
-    *out = newest.row;
-    *found = ok && newest.found;
-    *parent = newest.parent;
-    return ok;
+    return db_flush(r->db, e);
 }

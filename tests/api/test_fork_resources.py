@@ -102,6 +102,28 @@ class TestInherited:
         assert entry["checkpoint_execution_id"] == parent.id
         assert again["restoration"]["bare"] == {"covered": False}
 
+    def test_a_turn_after_a_fork_that_captured_nothing(
+        self,
+        client: BearerClient,
+        agent: FakeAgent,
+        inherited: dict[str, Json],
+        new_run: NewRun,
+        session: str,
+    ) -> None:
+        """Its sandbox is the fork's, which began as that checkpoint."""
+        run, name = new_run(session=session), f"{session}-2"
+        first = client.fork(run.id, len(client.events(run.id)), session=name)
+        agent.take_attempt(first["id"]).complete().expect(204)
+        later = client.create(agent.id, session=name)["id"]
+        agent.take_attempt(later).complete().expect(204)
+        latest = agent.take_attempt(client.create(agent.id, session=name)["id"])
+        latest.heartbeat().expect(204)  # acknowledged
+        del inherited["disk"]["checkpoint_seq"]  # which a fork does not remember
+        for turn in (later, latest.id):
+            source = read_source(client, turn)
+            made = client.fork(turn, len(source.log))
+            check_fork(client, source, len(source.log), made, inherited=inherited)
+
     def test_a_turn_after_a_fork(
         self, client: BearerClient, agent: FakeAgent, parent: Attempt, session: str
     ) -> None:

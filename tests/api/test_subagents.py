@@ -186,14 +186,14 @@ class TestChecks:
         session: str,
     ) -> None:
         """Also past one without a session."""
-        names = [f"{session}-top", None, f"{session}-third"]
+        names = [f"{session}-top", None, f"{session}-third", f"{session}-fourth"]
         run = new_run(session=names[0])
         for name in names[1:]:
             fields = {"session": name} if name else {}
             made = spawn(client, run, run.proceed(), helper.id, **fields).expect(201).json
             run = helper.take_attempt(made["id"])
         step_id = run.proceed()
-        for name in (names[0], names[2]):
+        for name in filter(None, names):
             refused(run, step_id, 400, "validation_error", session=name)
         free = f"{session}-free"
         assert (

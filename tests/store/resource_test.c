@@ -354,25 +354,24 @@ static void check_newest(struct fixture *f, const struct model *m, size_t execut
                          size_t resource)
 {
     const struct model_row *want = NULL;
-    struct checkpoint got;
-    struct uuid parent;
+    struct newest_checkpoint got;
     struct err e = {0};
-    bool found;
 
     for (size_t i = 0; i < m->n; i++)
         if (m->rows[i].execution == execution && m->rows[i].resource == resource)
             want = &m->rows[i];
     assert_true(store_newest_checkpoint(f->r, &m->ids[execution], str_of(MODEL_KEYS[resource]),
-                                        &f->arena, &got, &found, &parent, &e));
-    assert_int_equal(found, want != NULL);
-    assert_id(parent, NIL);
+                                        &f->arena, &got, &e));
+    assert_int_equal(got.found, want != NULL);
+    assert_id(got.parent, NIL);
     if (want == NULL)
         return;
-    assert_str(got.resource, str_of(MODEL_KEYS[resource]));
-    assert_int_equal(got.generation, want->generation);
-    assert_str(got.checkpoint_ref, ODD);
-    assert_int_equal(got.covered_seq, want->covered_seq);
-    assert_int_equal(got.invalidated_seq, want->invalidated_seq);
+    assert_id(got.execution_id, m->ids[execution]);
+    assert_str(got.row.resource, str_of(MODEL_KEYS[resource]));
+    assert_int_equal(got.row.generation, want->generation);
+    assert_str(got.row.checkpoint_ref, ODD);
+    assert_int_equal(got.row.covered_seq, want->covered_seq);
+    assert_int_equal(got.row.invalidated_seq, want->invalidated_seq);
 }
 
 /* A group captures and touches in any order, of both executions. */
@@ -521,44 +520,71 @@ static void a_turn_inherits_from_one_of_this_group(void **state)
     fixture_close(&f);
 }
 
-/* Its parent matters to whom did inherit it, whether there is a checkpoint or not. */
+static void add_checkpoint(struct fixture *f, struct execution *x, const char *resource,
+                           const char *ref)
+{
+    (void)ws_new_checkpoint(&f->ws, x,
+                            &(struct checkpoint){.resource = str_of(resource),
+                                                 .checkpoint_ref = str_of(ref),
+                                                 .covered_seq = 10});
+}
+
+static struct newest_checkpoint newest_of(struct fixture *f, const struct uuid *id,
+                                          const char *resource)
+{
+    struct newest_checkpoint got;
+    struct err e = {0};
+
+    assert_true(store_newest_checkpoint(f->r, id, str_of(resource), &f->arena, &got, &e));
+    return got;
+}
+
+/* Its parent matters to whom did inherit it, whether there is a checkpoint or not; what a fork was
+ * restored from, until it has a checkpoint of its own. */
 static void newest_of_those_inherited_from(void **state)
 {
     struct fixture f;
-    struct uuid id, parent = {{5}}, nobody = {{9}}, got_parent;
-    struct resource rows[2] = {
+    struct uuid id, parent = {{5}}, turn = {{6}}, nobody = {{9}};
+    struct resource rows[3] = {
         {.key = STR("own"), .driver_id = STR("d"), .registered_seq = 2},
-        {.key = STR("was"), .driver_id = STR("d"), .registered_seq = 3, .inherited = true}};
-    struct checkpoint got;
+        {.key = STR("was"), .driver_id = STR("d"), .registered_seq = 3, .inherited = true},
+        {.key = STR("fork"),
+         .driver_id = STR("d"),
+         .registered_seq = 4,
+         .restored_ref = ODD,
+         .restored_from = turn}};
+    struct newest_checkpoint got;
     struct execution *x;
-    struct err e = {0};
-    bool found;
 
     fixture_open(&f, *(enum fixture_kind *)*state);
-    x = with_resources(&f, rows, 2);
+    x = with_resources(&f, rows, 3);
     x->parent = parent;
     id = x->id;
-    (void)ws_new_checkpoint(&f.ws, x,
-                            &(struct checkpoint){.resource = STR("own"),
-                                                 .checkpoint_ref = STR("c"),
-                                                 .covered_seq = 10});
+    add_checkpoint(&f, x, "own", "c");
     fixture_commit(&f);
-    assert_true(
-        store_newest_checkpoint(f.r, &id, STR("own"), &f.arena, &got, &found, &got_parent, &e));
-    assert_true(found);
-    assert_id(got_parent, NIL);
-    assert_true(
-        store_newest_checkpoint(f.r, &id, STR("was"), &f.arena, &got, &found, &got_parent, &e));
-    assert_false(found);
-    assert_id(got_parent, parent);
-    assert_true(
-        store_newest_checkpoint(f.r, &id, STR("no"), &f.arena, &got, &found, &got_parent, &e));
-    assert_false(found);
-    assert_id(got_parent, NIL);
-    assert_true(
-        store_newest_checkpoint(f.r, &nobody, STR("own"), &f.arena, &got, &found, &got_parent, &e));
-    assert_false(found);
-    assert_id(got_parent, NIL);
+    got = newest_of(&f, &id, "own");
+    assert_true(got.found);
+    assert_id(got.parent, NIL);
+    got = newest_of(&f, &id, "was");
+    assert_false(got.found);
+    assert_id(got.parent, parent);
+    got = newest_of(&f, &id, "no");
+    assert_false(got.found);
+    assert_id(got.parent, NIL);
+    got = newest_of(&f, &nobody, "own");
+    assert_false(got.found);
+    assert_id(got.parent, NIL);
+    got = newest_of(&f, &id, "fork");
+    assert_true(got.found);
+    assert_str(got.row.checkpoint_ref, ODD);
+    assert_int_equal(got.row.covered_seq, 0);
+    assert_id(got.execution_id, turn);
+    add_checkpoint(&f, load_resources(&f, &id), "fork", "its own");
+    fixture_commit(&f);
+    got = newest_of(&f, &id, "fork");
+    assert_str(got.row.checkpoint_ref, STR("its own"));
+    assert_int_equal(got.row.covered_seq, 10);
+    assert_id(got.execution_id, id);
     fixture_close(&f);
 }
 
@@ -566,11 +592,8 @@ static void newest_of_those_inherited_from(void **state)
 
 static void ask_everything(struct fixture *f, const struct uuid *id)
 {
-    struct checkpoint newest;
-    struct uuid parent;
+    struct newest_checkpoint newest;
     struct execution *x;
-    struct err e = {0};
-    bool found;
 
     x = load_resources(f, id);
     assert_int_equal(x->n_resources, 2);
@@ -579,10 +602,9 @@ static void ask_everything(struct fixture *f, const struct uuid *id)
     assert_int_equal(load_inheritance(f, id)->n, 2);
     fixture_commit(f);
     (void)read_resources(f, id, 2);
-    assert_true(
-        store_newest_checkpoint(f->r, id, STR("r1"), &f->arena, &newest, &found, &parent, &e));
-    assert_true(found);
-    assert_int_equal(newest.invalidated_seq, 99999);
+    newest = newest_of(f, id, "r1");
+    assert_true(newest.found);
+    assert_int_equal(newest.row.invalidated_seq, 99999);
 }
 
 /* Whatever statistics there are, in a table where one execution has nearly all checkpoints. */

@@ -9,6 +9,7 @@
 #include <cmocka.h>
 
 #include "base/clock.h"
+#include "kernel/retention.h"
 #include "support/check.h"
 
 /* ---- executions ---- */
@@ -211,21 +212,14 @@ struct uuid world_fork(struct fixture *f, const struct uuid *source)
 
 bool world_unlink(struct fixture *f, const struct uuid *id, int64_t cutoff)
 {
-    const struct keepers *keepers;
-    struct execution *exec;
+    const struct execution_unlinking cmd = {*id, cutoff};
     bool goes;
+    struct err e;
 
-    ws_need_execution(&f->ws, id);
-    ws_need_keepers(&f->ws, id, cutoff);
+    execution_unlink_names(&f->ws, &cmd);
     fixture_load(f);
-    exec = ws_execution(&f->ws, id);
-    keepers = ws_keepers(&f->ws, id);
-    assert_non_null(exec);
-    assert_non_null(keepers);
-    goes = exec->ended_at != 0 && exec->ended_at < cutoff && !keepers->session_live &&
-           !keepers->continued && !keepers->spawner_kept && !keepers->pinned;
-    if (goes)
-        ws_unlink(&f->ws, exec);
+    assert_non_null(ws_execution(&f->ws, id));
+    assert_int_equal(execution_unlink(&f->ws, &cmd, &goes, &e), VERDICT_DONE);
     fixture_commit(f);
     return goes;
 }

@@ -27,7 +27,7 @@ void world_abandon(struct fixture *f, const struct uuid *fork);
 /* The three of them. */
 struct uuid world_fork(struct fixture *f, const struct uuid *source);
 
-/* Whether it went: like retention, if nothing keeps it. Committed. */
+/* Whether it went, as the rule of retention says. Committed. */
 bool world_unlink(struct fixture *f, const struct uuid *id, int64_t cutoff);
 /* Housekeeping to its end; the answer is how many slices that took. */
 size_t world_tidy(struct fixture *f);

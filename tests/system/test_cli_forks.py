@@ -163,7 +163,7 @@ class TestFork:
         assert forked["restoration"] == {"workspace": {"covered": False}}
 
     def test_a_turn_s_inheritance(self, cli: Cli, agent: FakeAgent, session: str) -> None:
-        """The checkpoint of the turn before, and whose it is."""
+        """The checkpoint of an earlier turn, and whose it is."""
         first = cli.json("exec", "create", agent.id, "--session", session)["id"]
         before = Resourceful(cli, agent.take_attempt(first))
         before.change("a", "snap-1")
@@ -173,7 +173,7 @@ class TestFork:
         at = len(cli.kernel.client().events(second))
         done = cli.run("exec", "fork", second, "--at", str(at))
         assert re.search(
-            f"workspace: restored from checkpoint snap-1 of the turn before, {first[:SHORT]}, "
+            f"workspace: restored from checkpoint snap-1 of an earlier turn, {first[:SHORT]}, "
             f"captured after event {covered} there {AGO}\n",
             done.stdout.decode(),
         )

@@ -125,7 +125,7 @@ static void restorations_in_words(void **state)
         {"{\"w\":{\"covered\":false}}", "starts from its initial environment", false},
         {"{\"w\":{\"checkpoint_ref\":\"s\\u001b\\n\",\"checkpoint_seq\":8,\"covered\":false,"
          "\"checkpoint_execution_id\":\"0199c2a4-7d10-7c4e-8abc-0123456789ab\"}}",
-         "restored from checkpoint s\\x1b\\n of the turn before, 0199c2a4-7d10-7c4e, captured "
+         "restored from checkpoint s\\x1b\\n of an earlier turn, 0199c2a4-7d10-7c4e, captured "
          "after "
          "event 8 there",
          false},

@@ -290,14 +290,18 @@ static void test_restoring(void **state)
     }
 }
 
-/* Captured between two events that are not copied: both would cover the same one. */
+/* Captured between two events that are not copied: both would cover the same one. What gave the
+ * newer one its generation is a step that has not settled, and is not copied either. */
 static void test_newest_on_one_event(void **state)
 {
     static const struct resource ws = {
         .key = STR_INIT("ws"), .driver_id = STR_INIT("d"), .registered_seq = 3};
     static const struct checkpoint checkpoints[] = {
         {.resource = STR_INIT("ws"), .checkpoint_ref = STR_INIT("old"), .covered_seq = 3},
-        {.resource = STR_INIT("ws"), .checkpoint_ref = STR_INIT("new"), .covered_seq = 5},
+        {.resource = STR_INIT("ws"),
+         .generation = 2,
+         .checkpoint_ref = STR_INIT("new"),
+         .covered_seq = 5},
     };
     static const struct source source = {.lines = RESOURCE_LOG,
                                          .resources = &ws,
@@ -311,6 +315,7 @@ static void test_newest_on_one_event(void **state)
     assert_int_equal(c.result.n_checkpoints, 1);
     CHECK_STR(c.result.checkpoints[0].checkpoint_ref, STR("new"));
     assert_int_equal(c.result.checkpoints[0].covered_seq, 3);
+    assert_int_equal(c.result.resources[0].generation, 2);
     done(&c);
 }
 
