@@ -18,6 +18,9 @@
 enum { STREAM_PENDING_MAX = 4 * 1024 * 1024 };
 /* What it is in the middle of: nobody waits for the answer any more. */
 static const int64_t ASIDE_PATIENCE_US = 500 * US_PER_MS;
+/* Of an agent that another kernel has changed or removed we are told at once, but a note is lost
+ * while the connection that listens is down. */
+static const int64_t SECRETS_HOLD_US = 30 * US_PER_S;
 
 /* ---- the head ---- */
 
@@ -198,9 +201,9 @@ struct api *api_new(const struct api_options *opt, struct err *e)
         api->bearer_token = str_of(xstrdup(str_of(opt->bearer_token)));
     api->dev = opt->dev;
     rand_bytes(&api->request_base, sizeof(api->request_base));
-    api->readers = readers_new(api->store);
+    api->readers = readers_new(api->store, engine_connections(opt->engine)->readers);
     api->aside = readers_new_aside(api->store);
-    api->secrets = secrets_new();
+    api->secrets = secrets_new(readers_are_local(api->readers) ? 0 : SECRETS_HOLD_US);
     api->hub = hub_new(api);
     api->metrics = make_metrics();
     api->stored = seen_new();

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <sys/resource.h>
 
-enum { THREADS_LOCAL = 2, THREADS_REMOTE = 4, ASIDE_NICENESS = 10 };
+enum { THREADS_LOCAL = 2, ASIDE_NICENESS = 10 };
 static const int64_t RETRY_US = 100 * US_PER_MS;
 
 struct owned_reader { /* of a thread that is not ours; closed with the readers */
@@ -23,8 +23,8 @@ struct job_list {
 struct readers {
     struct store *store; /* borrowed */
     bool local, aside;
-    pthread_t threads[THREADS_REMOTE];
-    unsigned n_threads;
+    pthread_t *threads; /* owned */
+    unsigned wanted, n_threads;
     pthread_key_t here; /* the calling thread's own struct store_reader */
 
     pthread_mutex_t lock; /* everything below */
@@ -36,13 +36,15 @@ struct readers {
     struct owned_reader *owned;
 };
 
-struct readers *readers_new(struct store *store)
+struct readers *readers_new(struct store *store, unsigned threads)
 {
     struct readers *rs = xzalloc(sizeof(*rs));
     pthread_condattr_t attr;
 
     rs->store = store;
     rs->local = store_is_sqlite(store);
+    rs->wanted = rs->local ? THREADS_LOCAL : threads;
+    rs->threads = xzalloc(rs->wanted * sizeof(*rs->threads));
     pthread_mutex_init(&rs->lock, NULL);
     pthread_condattr_init(&attr);
     pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
@@ -55,9 +57,10 @@ struct readers *readers_new(struct store *store)
 
 struct readers *readers_new_aside(struct store *store)
 {
-    struct readers *rs = readers_new(store);
+    struct readers *rs = readers_new(store, 1);
 
     rs->aside = true;
+    rs->wanted = 1;
     return rs;
 }
 
@@ -139,12 +142,10 @@ static void *reader_main(void *arg)
 
 bool readers_start(struct readers *rs, struct err *e)
 {
-    unsigned n = rs->aside ? 1 : rs->local ? THREADS_LOCAL : THREADS_REMOTE;
-
     bool ok = true;
 
     pthread_mutex_lock(&rs->lock); /* none ends before it is counted */
-    while (ok && rs->n_threads < n) {
+    while (ok && rs->n_threads < rs->wanted) {
         ok = pthread_create(&rs->threads[rs->n_threads], NULL, reader_main, rs) == 0;
         rs->n_threads += ok;
         rs->running += ok;
@@ -277,5 +278,6 @@ void readers_free(struct readers *rs)
     pthread_cond_destroy(&rs->cond);
     pthread_cond_destroy(&rs->ended);
     pthread_mutex_destroy(&rs->lock);
+    free(rs->threads);
     free(rs);
 }

@@ -16,7 +16,7 @@ struct read_job {
     void (*run)(struct read_job *job, struct store_reader *r, const struct err *why);
 };
 
-struct readers *readers_new(struct store *store);
+struct readers *readers_new(struct store *store, unsigned threads); /* on Postgres */
 /* One thread, of low priority: what it does may take seconds. */
 struct readers *readers_new_aside(struct store *store);
 MUST_USE bool readers_start(struct readers *rs, struct err *e);

@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "cli/file.h"
 #include "cli/settings.h"
+#include "engine/connections.h"
 
 #define AT(member) offsetof(struct config, member)
 
@@ -79,7 +80,7 @@ static const struct setting SETTINGS[] = {
      .min = 1,
      .max = 1000,
      .fallback_text = "by cores",
-     .help = "connections to the database"},
+     .help = "the most connections to a PostgreSQL database"},
     {.flag = "log-level",
      .env = "REBUNO_LOG_LEVEL",
      .value = "LEVEL",
@@ -263,13 +264,19 @@ static bool is_address(const char *text)
     return memchr(host.p, ':', host.n) == NULL;
 }
 
+static bool is_postgres(const char *url)
+{
+    return str_starts(str_of(url), STR("postgres://")) ||
+           str_starts(str_of(url), STR("postgresql://"));
+}
+
 static bool is_db_url(const char *text)
 {
     struct str url = str_of(text);
 
     if (str_starts(url, STR("sqlite:///")))
         return url.n > STR("sqlite:///").n;
-    return str_starts(url, STR("postgres://")) || str_starts(url, STR("postgresql://"));
+    return is_postgres(text);
 }
 
 /* Whether somebody answers there is found out by who asks. */
@@ -473,6 +480,23 @@ static bool load_token_file(struct config *out, const struct args *args, struct 
     return out->bearer_token != NULL;
 }
 
+unsigned config_max_connections(const struct config *c)
+{
+    return c->db_url != NULL && is_postgres(c->db_url) ? (unsigned)c->db_max_conns : 0;
+}
+
+static bool check_connections(const struct config *c, const struct args *args, struct err *e)
+{
+    unsigned max = config_max_connections(c);
+
+    if (max == 0 || max >= CONNECTIONS_LEAST)
+        return true;
+    return err_set(
+        e, ERR_VALIDATION, "%s: a kernel on PostgreSQL needs at least %d connections, not %u",
+        args_get(args, "db-max-conns") != NULL ? "--db-max-conns" : "REBUNO_DB_MAX_CONNS",
+        CONNECTIONS_LEAST, max);
+}
+
 static bool check_together(const struct config *c, const struct args *args, struct err *e)
 {
     if (c->dev && c->memory && args_get(args, "db") != NULL)
@@ -514,7 +538,8 @@ bool config_load(bool dev, int argc, char **argv, struct config *out, struct err
     const char *attempts = getenv("REBUNO_DISPATCH_MAX_ATTEMPTS");
     out->kernel.dispatch_max_attempts_by_hand = attempts != NULL && attempts[0] != '\0';
     out->kernel.judge_configured = out->judge_url != NULL;
-    ok = load_token_file(out, &args, e) && check_together(out, &args, e);
+    ok = load_token_file(out, &args, e) && check_together(out, &args, e) &&
+         check_connections(out, &args, e);
 done:
     args_free(&args);
     return ok;

@@ -37,4 +37,7 @@ struct config {
  */
 MUST_USE bool config_load(bool dev, int argc, char **argv, struct config *out, struct err *e);
 
+/* To the database, at most; 0: by cores. SQLite's are not counted: 0. */
+unsigned config_max_connections(const struct config *c);
+
 #endif

@@ -131,14 +131,25 @@ static bool register_agents(struct kernel *k, struct err *e)
     return true;
 }
 
-static bool boot_store(struct kernel *k, struct err *e)
+static void log_connections(const struct connections *c)
+{
+    log_event(LOG_INFO, "store.connections", {"max", log_int(connections_total(c))},
+              {"executors", log_int(c->executors)}, {"readers", log_int(c->readers)},
+              {"forks", log_int(c->small_forks + c->large_forks)},
+              {"others", log_int(CONNECTIONS_SINGLE)});
+}
+
+static bool boot_store(struct kernel *k, const struct connections *connections, struct err *e)
 {
     struct store_options options = {.url = store_url(k, e),
-                                    .leader_key = k->config->leader_lock_key};
+                                    .leader_key = k->config->leader_lock_key,
+                                    .max_connections = connections_total(connections)};
 
     if (options.url == NULL)
         return false;
     k->store = store_open(&options, e);
+    if (k->store != NULL && !store_is_sqlite(k->store))
+        log_connections(connections);
     return k->store != NULL;
 }
 
@@ -166,9 +177,10 @@ static bool start(struct kernel *k, struct err *e)
 static bool boot(struct kernel *k, struct err *e)
 {
     const struct config *c = k->config;
+    struct connections connections = connections_for(config_max_connections(c));
     struct engine_options engine = {
         .settings = &c->kernel,
-        .executors = (unsigned)c->db_max_conns / 2,
+        .connections = &connections,
         .deadline_check_interval_us = c->deadline_check_interval_us,
         .cleanup_interval_us = c->cleanup_interval_us,
         .retention_us = c->retention_us,
@@ -188,7 +200,7 @@ static bool boot(struct kernel *k, struct err *e)
 
     if (c->manifest_path != NULL && !manifest_load(c->manifest_path, &k->arena, &k->manifest, e))
         return false;
-    if (!boot_store(k, e))
+    if (!boot_store(k, &connections, e))
         return false;
     k->policies = policy_cache_new();
     engine.store = k->store;

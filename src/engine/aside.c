@@ -21,7 +21,9 @@ struct aside {
      * and no executor may wait for that. */
     struct policy_cache *own;
     pthread_t workers[WORKERS_MAX];
-    pthread_mutex_t lock; /* everything below */
+    pthread_mutex_t read_lock;   /* of the reader */
+    struct store_reader *reader; /* NULL while it is not needed */
+    pthread_mutex_t lock;        /* everything below */
     pthread_cond_t cond;
     struct queue_node *head, **tail;
     unsigned n_workers, n_idle, n_queued;
@@ -39,7 +41,6 @@ struct worker { /* the thread's own */
     struct aside *aside;
     unsigned number; /* its place in the aside's arrays */
     struct engine *engine;
-    struct store_reader *reader; /* NULL while it is not needed */
 };
 
 /* ---- the work ---- */
@@ -51,6 +52,14 @@ static void pause_us(int64_t us)
     nanosleep(&ts, NULL);
 }
 
+static void close_reader(struct aside *a)
+{
+    pthread_mutex_lock(&a->read_lock);
+    store_reader_close(a->reader);
+    a->reader = NULL;
+    pthread_mutex_unlock(&a->read_lock);
+}
+
 static void read_failed(struct worker *w, unsigned rounds, const struct err *e)
 {
     static struct log_limit limit;
@@ -59,29 +68,38 @@ static void read_failed(struct worker *w, unsigned rounds, const struct err *e)
     if (log_allowed(&limit, 6))
         log_event(LOG_WARN, "worker.failed", {"worker", STR("policy")},
                   {"error", str_of(e->message)});
-    store_reader_close(w->reader);
-    w->reader = NULL;
+    close_reader(w->aside);
     pause_us(RETRY_PAUSE_US << (rounds < 7 ? rounds : 7));
 }
 
-/* The execution's own bundle, or its agent's; absent: it has none any more. */
-static bool read_bundle(struct worker *w, const struct command *cmd, struct arena *a,
-                        struct str *bundle, struct err *e)
+static bool read_with(struct store_reader *r, const struct command *cmd, struct arena *a,
+                      struct str *bundle, struct err *e)
 {
     const struct step_submission *in = &cmd->in.submit;
     struct agent_view agent;
     bool found;
 
-    if (w->reader == NULL)
-        w->reader = store_reader_open(w->engine->store, e);
-    if (w->reader == NULL)
-        return false;
     if (cmd->out.step.wanted.own)
-        return store_read_own_policy(w->reader, &in->execution_id, a, bundle, e);
-    if (!store_read_agent(w->reader, in->agent_id, a, &agent, &found, e))
+        return store_read_own_policy(r, &in->execution_id, a, bundle, e);
+    if (!store_read_agent(r, in->agent_id, a, &agent, &found, e))
         return false;
     *bundle = found ? agent.policy_bundle : STR_NONE;
     return true;
+}
+
+/* The execution's own bundle, or its agent's; absent: it has none any more. */
+static bool read_bundle(struct worker *w, const struct command *cmd, struct arena *arena,
+                        struct str *bundle, struct err *e)
+{
+    struct aside *a = w->aside;
+    bool ok;
+
+    pthread_mutex_lock(&a->read_lock);
+    if (a->reader == NULL)
+        a->reader = store_reader_open(a->engine->store, e);
+    ok = a->reader != NULL && read_with(a->reader, cmd, arena, bundle, e);
+    pthread_mutex_unlock(&a->read_lock);
+    return ok;
 }
 
 /* Whether the bundle has changed since it was asked for is found out by the rule. */
@@ -190,10 +208,12 @@ static struct command *pop(struct aside *a)
     return NULL;
 }
 
-/* NULL: it is time to end. An idle worker holds no connection to the database. */
+/* NULL: it is time to end. Who becomes idle gives up the connection to the database; one who works
+ * still may open it again. */
 static struct command *take(struct aside *a, struct worker *w)
 {
     struct command *cmd;
+    bool closed = false;
 
     pthread_mutex_lock(&a->lock);
     if (a->running[w->number] != 0) { /* its agent may have more that waited for this */
@@ -201,10 +221,10 @@ static struct command *take(struct aside *a, struct worker *w)
         pthread_cond_signal(&a->cond);
     }
     while ((cmd = pop(a)) == NULL && !(a->stopping && a->head == NULL)) {
-        if (w->reader != NULL) {
+        if (!closed) {
             pthread_mutex_unlock(&a->lock);
-            store_reader_close(w->reader);
-            w->reader = NULL;
+            close_reader(a);
+            closed = true;
             pthread_mutex_lock(&a->lock);
             continue;
         }
@@ -239,7 +259,6 @@ static void *worker_main(void *arg)
     step_back();
     while ((cmd = take(a, &w)) != NULL)
         work(&w, cmd);
-    store_reader_close(w.reader);
     return NULL;
 }
 
@@ -280,6 +299,7 @@ struct aside *aside_new(struct engine *en)
     a->own = policy_cache_new();
     a->tail = &a->head;
     a->share = sysconf(_SC_NPROCESSORS_ONLN) > AGENT_WORKERS_MAX ? AGENT_WORKERS_MAX : 1;
+    pthread_mutex_init(&a->read_lock, NULL);
     pthread_mutex_init(&a->lock, NULL);
     pthread_cond_init(&a->cond, NULL);
     return a;
@@ -304,8 +324,10 @@ void aside_free(struct aside *a)
 {
     if (a == NULL)
         return;
+    store_reader_close(a->reader);
     policy_cache_free(a->own);
     pthread_cond_destroy(&a->cond);
     pthread_mutex_destroy(&a->lock);
+    pthread_mutex_destroy(&a->read_lock);
     free(a);
 }

@@ -11,22 +11,9 @@
 
 #include <errno.h>
 #include <stdlib.h>
-#include <unistd.h>
 
 static const int64_t SWEEP_MAX_US = 2 * US_PER_S;
 static const int64_t LISTEN_TURN_US = 500 * US_PER_MS;
-
-static unsigned executors_by_cores(void)
-{
-    long cores = sysconf(_SC_NPROCESSORS_ONLN);
-
-    return cores < 4 ? 2 : cores > 16 ? 8 : (unsigned)cores / 2;
-}
-
-static unsigned wanted_executors(const struct engine_options *opt)
-{
-    return opt->executors > 0 ? opt->executors : executors_by_cores();
-}
 
 /* At least every 2 s, or four times a lease when that is shorter. */
 static int64_t sweep_interval(const struct kernel_settings *settings)
@@ -52,7 +39,8 @@ struct engine *engine_new(const struct engine_options *opt, struct err *e)
     en->cleanup_interval_us =
         opt->cleanup_interval_us > 0 ? opt->cleanup_interval_us : 600 * US_PER_S;
     en->retention_us = opt->retention_us;
-    en->n_executors = store_is_sqlite(opt->store) ? 1 : 1 + wanted_executors(opt);
+    en->connections = opt->connections != NULL ? *opt->connections : connections_for(0);
+    en->n_executors = store_is_sqlite(opt->store) ? 1 : en->connections.executors;
     lease_board_init(&en->leases);
     delta_wants_init(&en->deltas);
     atomic_init(&en->writable, true);
@@ -188,6 +176,11 @@ struct policy_cache *engine_policies(const struct engine *en)
 struct store *engine_store(const struct engine *en)
 {
     return en->store;
+}
+
+const struct connections *engine_connections(const struct engine *en)
+{
+    return &en->connections;
 }
 
 const struct engine_stats *engine_stats(const struct engine *en)

@@ -8,6 +8,7 @@
 #define ENGINE_ENGINE_H
 
 #include "engine/command.h"
+#include "engine/connections.h"
 #include "store/store.h"
 
 #include <stdatomic.h>
@@ -36,10 +37,10 @@ struct engine_options {
     struct store *store;                    /* borrowed */
     const struct kernel_settings *settings; /* borrowed */
     struct policy_cache *policies;          /* borrowed */
-    unsigned executors; /* Postgres; beside the one for parts of forks. 0: by cores */
-    int64_t deadline_check_interval_us; /* 0: 30 s */
-    int64_t cleanup_interval_us;        /* 0: 10 min */
-    int64_t retention_us;               /* ended executions go after that long; 0: they stay */
+    const struct connections *connections;  /* Postgres; copied. NULL: by cores */
+    int64_t deadline_check_interval_us;     /* 0: 30 s */
+    int64_t cleanup_interval_us;            /* 0: 10 min */
+    int64_t retention_us;                   /* ended executions go after that long; 0: they stay */
     struct engine_signals signals;
 };
 
@@ -68,6 +69,7 @@ void engine_want_deltas(struct engine *en, const struct uuid *execution_id);
  * is lost. Any thread. */
 void engine_send_delta(struct engine *en, const struct uuid *execution_id, struct str text);
 struct store *engine_store(const struct engine *en);
+const struct connections *engine_connections(const struct engine *en);
 /* Answers what was submitted, also what is aside, then stops the threads. Nobody may submit any
  * more, but for the commands that the engine has handed out (signals.judge): those it waits for.
  * False: some were not answered within the patience, since a bundle may take minutes over large

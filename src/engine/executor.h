@@ -36,6 +36,7 @@ struct engine {
     struct engine_stats stats;
     struct lease_board leases; /* SQLite */
     struct delta_wants deltas; /* Postgres */
+    struct connections connections;
     struct executor *executors;
     unsigned n_executors;
     int64_t deadline_check_interval_us, sweep_interval_us;

@@ -14,14 +14,13 @@
 enum lane_kind { LANE_SMALL, LANE_LARGE, LANES };
 enum {
     SMALL_EVENTS = 5000, /* a fork at most that far into its source is a small one */
-    WORKERS_MAX = 2,     /* of a lane */
 };
 
 struct lane {
     struct fork_lanes *all; /* borrowed */
     struct queue_node *head, **tail;
-    pthread_t workers[WORKERS_MAX];
-    unsigned n_workers, n_running, n_idle, n_queued;
+    pthread_t workers[FORKS_MAX];
+    unsigned max_workers, n_workers, n_running, n_idle, n_queued;
     pthread_cond_t came;
 };
 
@@ -114,7 +113,7 @@ static void *worker_main(void *arg)
 /* Under the lock. False: there is nobody to do the work. */
 static bool staffed(struct lane *lane)
 {
-    if (lane->n_queued > lane->n_idle && lane->n_workers < WORKERS_MAX &&
+    if (lane->n_queued > lane->n_idle && lane->n_workers < lane->max_workers &&
         pthread_create(&lane->workers[lane->n_workers], NULL, worker_main, lane) == 0)
         lane->n_running = ++lane->n_workers; /* none ends before the stop */
     return lane->n_workers > 0;
@@ -164,6 +163,8 @@ struct fork_lanes *fork_lanes_new(struct engine *en)
         f->lanes[i].tail = &f->lanes[i].head;
         pthread_cond_init(&f->lanes[i].came, NULL);
     }
+    f->lanes[LANE_SMALL].max_workers = en->connections.small_forks;
+    f->lanes[LANE_LARGE].max_workers = en->connections.large_forks;
     return f;
 }
 

@@ -102,7 +102,8 @@ bool store_read_approval(struct store_reader *r, const struct uuid *id, struct a
 #define SOONEST "ORDER BY p.timeout_at, p.key LIMIT $4"
 #define NO_END "9223372036854775807"
 
-/* On Postgres the comparison of rows leaves no other index to choose than the one that fits. */
+/* On Postgres the comparison of rows, or the order by all its columns (execution_read.c), leaves no
+ * other index to choose than the one that fits. */
 static const struct db_sql SQL_PAGE_STATUS = {
     .name = "approval_page_status",
     .sqlite = "SELECT p.timeout_at, p.key FROM approvals p INDEXED BY approvals_by_status"
@@ -118,9 +119,11 @@ static const struct db_sql SQL_PAGE_EXECUTION = {
     .sqlite = "SELECT p.timeout_at, p.key FROM approvals p INDEXED BY approvals_by_execution"
               " WHERE p.execution_key = (SELECT key FROM executions WHERE id = $7)"
               " AND p.status = $1 AND (p.timeout_at, p.key) > ($2, $3)" ID_RANGE SOONEST,
-    .postgres = "SELECT p.timeout_at, p.key FROM executions e CROSS JOIN LATERAL (SELECT * FROM "
-                "approvals o WHERE o.execution_key = e.key AND o.status = $1 OFFSET 0) p"
-                " WHERE e.id = $7 AND (p.timeout_at, p.key) > ($2, $3)" ID_RANGE SOONEST,
+    .postgres = "SELECT o.timeout_at, o.key FROM executions e CROSS JOIN LATERAL (SELECT p.* FROM "
+                "approvals p WHERE p.execution_key = ANY (ARRAY[e.key]) AND p.status = $1"
+                " AND (p.timeout_at, p.key) > ($2, $3)" ID_RANGE
+                "ORDER BY p.execution_key, p.status, p.timeout_at, p.key LIMIT $4) o"
+                " WHERE e.id = $7 ORDER BY o.timeout_at, o.key",
     .types = "tiiibbb",
 };
 static const struct db_sql SQL_ID_RANGE = {

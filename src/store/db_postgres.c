@@ -68,8 +68,8 @@ struct pending {
 
 struct db_postgres {
     struct db base;
-    char *url;  /* owned */
-    PGconn *c;  /* NULL when it could not be opened */
+    struct postgres_server *server; /* borrowed */
+    PGconn *c;                      /* NULL when it could not be opened */
     bool marks; /* a writer's: its transactions leave their number in the marker's row */
     struct postgres_marker marker;
     bool skip; /* the open call is none on Postgres */
@@ -102,7 +102,7 @@ static void fail(struct db_postgres *self, const PGresult *result, const char *w
 
 static void disconnect(struct db_postgres *self)
 {
-    PQfinish(self->c);
+    postgres_disconnect(self->server, self->c);
     self->c = NULL;
     self->pending.n = 0;
     memset(self->statements, 0, sizeof(self->statements));
@@ -111,7 +111,7 @@ static void disconnect(struct db_postgres *self)
 static bool connect_anew(struct db_postgres *self, struct err *e)
 {
     disconnect(self);
-    self->c = postgres_connect(self->url, e);
+    self->c = postgres_connect(self->server, e);
     if (self->c == NULL)
         return false;
     if (PQenterPipelineMode(self->c) == 1)
@@ -475,7 +475,8 @@ static bool postgres_commit(struct db *db, bool *unknown, struct err *e)
     if (self->refused)
         return false;
     *unknown = true;
-    if (self->marks && postgres_learn_fate(self->url, &self->marker, unknown))
+    disconnect(self); /* who asks takes its place */
+    if (self->marks && postgres_learn_fate(self->server, &self->marker, unknown))
         return true;
     if (*unknown) /* and not, say, a serialization failure, which would be tried again */
         e->code = ERR_UNAVAILABLE;
@@ -555,7 +556,6 @@ static void postgres_close(struct db *db)
     disconnect(self);
     params_free(&self->params);
     list_free(self->pending);
-    free(self->url);
     free(self);
 }
 
@@ -576,12 +576,12 @@ static const struct db_ops POSTGRES_OPS = {
     .close = postgres_close,
 };
 
-struct db *db_postgres_open(const char *url, bool writer, struct err *e)
+struct db *db_postgres_open(struct postgres_server *server, bool writer, struct err *e)
 {
     struct db_postgres *self = xzalloc(sizeof(*self));
 
     self->base.ops = &POSTGRES_OPS;
-    self->url = xstrdup(str_of(url));
+    self->server = server;
     self->marks = writer;
     rand_bytes(self->marker.id, sizeof(self->marker.id));
     if (!connect_anew(self, e)) {

@@ -3,9 +3,10 @@
 #define STORE_DB_POSTGRES_H
 
 #include "store/db.h"
+#include "store/postgres_server.h"
 
-/* `url` is copied. The connection is made at once. A writer's commits can be asked about when their
- * answer is lost; that takes the tables of the migrations. */
-struct db *db_postgres_open(const char *url, bool writer, struct err *e);
+/* `server` is borrowed. The connection is made at once. A writer's commits can be asked about when
+ * their answer is lost; that takes the tables of the migrations. */
+struct db *db_postgres_open(struct postgres_server *server, bool writer, struct err *e);
 
 #endif

@@ -143,7 +143,10 @@ bool store_read_previous(struct store_reader *r, const struct uuid *id, struct a
 /* ---- lists: the ids of a page by the index that fits the filter, then the rows ---- */
 
 /* One bound on each side: of two the index would use either, and step over what the other excludes.
- * On Postgres the comparison of rows leaves no other index to choose than the one that fits. */
+ * On Postgres the order is by all columns of the index that fits, so that any other would have to
+ * sort; and the first is one of an array, since what equals a value would be no part of the order.
+ * (A comparison of rows leaves no choice at all, but its scan ends only where its first column
+ * does.) */
 #define KEYSET " e.id >= $1 AND e.id < $2 "
 #define NEWEST "ORDER BY e.id DESC LIMIT $3"
 
@@ -155,18 +158,17 @@ static const struct db_sql SQL_LIST_ALL = {
 static const struct db_sql SQL_LIST_STATUS = {
     .name = "list_status",
     .sqlite = "SELECT e.id FROM executions e WHERE e.status = $4 AND" KEYSET NEWEST,
-    .postgres = "SELECT e.id FROM executions e WHERE (e.status, e.id) >= ($4, $1) AND (e.status, "
-                "e.id) < ($4, $2)"
-                " ORDER BY e.status DESC, e.id DESC LIMIT $3",
+    .postgres = "SELECT e.id FROM executions e WHERE e.status = ANY (ARRAY[$4]) AND" KEYSET
+                "ORDER BY e.status DESC, e.id DESC LIMIT $3",
     .types = "bbit",
 };
 static const struct db_sql SQL_LIST_AGENT_STATUS = {
     .name = "list_agent_status",
     .sqlite =
         "SELECT e.id FROM executions e WHERE e.status = $4 AND e.agent_id = $5 AND" KEYSET NEWEST,
-    .postgres = "SELECT e.id FROM executions e WHERE (e.agent_id, e.status, e.id) >= ($5, $4, $1)"
-                " AND (e.agent_id, e.status, e.id) < ($5, $4, $2)"
-                " ORDER BY e.agent_id DESC, e.status DESC, e.id DESC LIMIT $3",
+    .postgres = "SELECT e.id FROM executions e WHERE e.agent_id = ANY (ARRAY[$5])"
+                " AND e.status = $4 AND" KEYSET
+                "ORDER BY e.agent_id DESC, e.status DESC, e.id DESC LIMIT $3",
     .types = "bbitt",
 };
 static const struct db_sql SQL_LIST_SESSION_STATUS = {
@@ -174,10 +176,9 @@ static const struct db_sql SQL_LIST_SESSION_STATUS = {
     .sqlite = "SELECT e.id FROM executions e INDEXED BY executions_by_session WHERE e.session = $5"
               " AND e.status = $4 AND ($6 IS NULL OR e.agent_id = $6) AND" KEYSET NEWEST,
     .postgres = "SELECT e.id FROM executions e WHERE e.session IS NOT NULL"
-                " AND (e.session, e.status, e.id) >= ($5, $4, $1)"
-                " AND (e.session, e.status, e.id) < ($5, $4, $2)"
-                " AND ($6 IS NULL OR e.agent_id = $6)"
-                " ORDER BY e.session DESC, e.status DESC, e.id DESC LIMIT $3",
+                " AND e.session = ANY (ARRAY[$5]) AND e.status = $4"
+                " AND ($6 IS NULL OR e.agent_id = $6) AND" KEYSET
+                "ORDER BY e.session DESC, e.status DESC, e.id DESC LIMIT $3",
     .types = "bbitbt",
 };
 

@@ -10,6 +10,7 @@
 
 struct sqlite_home;
 struct postgres_link;
+struct postgres_server;
 struct past_submissions;
 struct load;
 struct apply;
@@ -38,9 +39,9 @@ extern const struct store_kind SQLITE_KIND, POSTGRES_KIND;
 
 struct store {
     const struct store_kind *kind;
-    struct sqlite_home *home;   /* SQLite: owned */
-    char *url;                  /* Postgres: owned */
-    struct postgres_link *link; /* Postgres: owned */
+    struct sqlite_home *home;       /* SQLite: owned */
+    struct postgres_server *server; /* Postgres: owned */
+    struct postgres_link *link;     /* Postgres: owned */
 };
 
 enum tidying { TIDY_SUBMISSIONS, TIDY_BUCKETS, TIDY_UNLINKED };

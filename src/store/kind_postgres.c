@@ -6,7 +6,7 @@
 
 static struct db *connect_postgres(struct store *s, bool writer, struct err *e)
 {
-    return db_postgres_open(s->url, writer, e);
+    return db_postgres_open(s->server, writer, e);
 }
 
 /* A session that nobody has used gets its row here, so that two that use it first meet too. Names

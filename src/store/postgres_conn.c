@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "store/postgres_conn.h"
 
+#include <fcntl.h>
 #include <poll.h>
+#include <sys/socket.h>
 
 #include "base/log.h"
 
@@ -35,7 +37,20 @@ static bool session_begin(PGconn *c, struct err *e)
     return postgres_run(c, SESSION, e);
 }
 
-PGconn *postgres_connect(const char *url, struct err *e)
+/* The end of a connection shows on its socket, which libpq closes. */
+static void leave(struct postgres_server *server, PGconn *c)
+{
+    int fd = c == NULL ? -1 : PQsocket(c);
+
+    if (fd >= 0)
+        fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+    PQfinish(c);
+    if (fd >= 0)
+        (void)shutdown(fd, SHUT_WR);
+    postgres_seat_leave(server, fd);
+}
+
+PGconn *postgres_connect(struct postgres_server *server, struct err *e)
 {
     /* What the address says comes later in the list and wins. */
     static const char *const keys[] = {"application_name",
@@ -47,24 +62,34 @@ PGconn *postgres_connect(const char *url, struct err *e)
                                        "tcp_user_timeout",
                                        "dbname",
                                        NULL};
-    const char *values[] = {"rebuno", "5", "1", "10", "5", "3", "20000", url, NULL};
-    PGconn *c = PQconnectdbParams(keys, values, 1);
+    const char *values[] = {
+        "rebuno", "5", "1", "10", "5", "3", "20000", postgres_server_url(server), NULL};
+    PGconn *c;
 
+    if (!postgres_seat_take(server, e))
+        return NULL;
+    c = PQconnectdbParams(keys, values, 1);
     if (c == NULL || PQstatus(c) != CONNECTION_OK) {
         struct str why = c == NULL ? STR("out of memory") : str_of(PQerrorMessage(c));
 
         while (why.n > 0 && why.p[why.n - 1] == '\n')
             why.n--;
         err_set(e, ERR_UNAVAILABLE, "cannot connect to Postgres: %.*s", STR_ARG(why));
-        PQfinish(c);
+        leave(server, c);
         return NULL;
     }
     PQsetNoticeProcessor(c, ignore_notice, NULL);
     if (!session_begin(c, e)) {
-        PQfinish(c);
+        leave(server, c);
         return NULL;
     }
     return c;
+}
+
+void postgres_disconnect(struct postgres_server *server, PGconn *c)
+{
+    if (c != NULL)
+        leave(server, c);
 }
 
 bool postgres_alive(PGconn *c)

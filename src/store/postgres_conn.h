@@ -5,11 +5,12 @@
 
 #include <libpq-fe.h>
 
-#include "base/err.h"
+#include "store/postgres_server.h"
 
 /* With the session's settings, in UTF-8, on a server of version 13 or later. NULL: ERR_UNAVAILABLE,
  * the message without the password. */
-PGconn *postgres_connect(const char *url, struct err *e);
+PGconn *postgres_connect(struct postgres_server *server, struct err *e);
+void postgres_disconnect(struct postgres_server *server, PGconn *c); /* NULL is fine */
 /* An idle connection that the server has closed shows it here; costs one poll. */
 bool postgres_alive(PGconn *c);
 /* ERR_STORE_RACE: what another kernel caused (deadlock, serialization, unique key, lock time-out, a

@@ -67,10 +67,11 @@ static enum fate ask_on(PGconn *c, const struct postgres_marker *m)
 }
 
 /* FATE_OPEN when it could not be asked, or when the row stays locked. */
-static enum fate ask(const char *url, const struct postgres_marker *m, int64_t until_us)
+static enum fate ask(struct postgres_server *server, const struct postgres_marker *m,
+                     int64_t until_us)
 {
     struct err e;
-    PGconn *c = postgres_connect(url, &e);
+    PGconn *c = postgres_connect(server, &e);
     int64_t left_ms = (until_us - clock_mono_us()) / US_PER_MS;
     enum fate fate = FATE_OPEN;
     char limits[96];
@@ -83,17 +84,18 @@ static enum fate ask(const char *url, const struct postgres_marker *m, int64_t u
              (long long)left_ms, (long long)left_ms);
     if (postgres_run(c, limits, &e))
         fate = ask_on(c, m);
-    PQfinish(c);
+    postgres_disconnect(server, c);
     return fate;
 }
 
-bool postgres_learn_fate(const char *url, const struct postgres_marker *m, bool *unknown)
+bool postgres_learn_fate(struct postgres_server *server, const struct postgres_marker *m,
+                         bool *unknown)
 {
     int64_t until = clock_mono_us() + PATIENCE_US;
     struct timespec pause = {.tv_nsec = 50 * 1000 * 1000};
     enum fate fate;
 
-    while ((fate = ask(url, m, until)) == FATE_OPEN && clock_mono_us() < until)
+    while ((fate = ask(server, m, until)) == FATE_OPEN && clock_mono_us() < until)
         nanosleep(&pause, NULL);
     *unknown = fate == FATE_OPEN;
     if (*unknown)

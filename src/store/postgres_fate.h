@@ -11,6 +11,7 @@
 #define STORE_POSTGRES_FATE_H
 
 #include "store/db.h"
+#include "store/postgres_server.h"
 
 struct postgres_marker {
     uint8_t id[16]; /* of the writer, random */
@@ -29,6 +30,7 @@ void marker_values(const struct postgres_marker *m, struct db_value out[MARKER_V
 
 /* The transaction of m->number, on a new connection. True: committed. Else it is not and never will
  * be, except when *unknown is set: nobody could be asked within 5 s. */
-MUST_USE bool postgres_learn_fate(const char *url, const struct postgres_marker *m, bool *unknown);
+MUST_USE bool postgres_learn_fate(struct postgres_server *server, const struct postgres_marker *m,
+                                  bool *unknown);
 
 #endif

@@ -23,7 +23,8 @@ static const int64_t LOOK_AGAIN_US = 2 * US_PER_S; /* for other kernels */
 static const char HELLO[] = "h";
 
 struct postgres_link {
-    char *url, *leader_key; /* owned */
+    struct postgres_server *server; /* borrowed */
+    char *leader_key;               /* owned */
     bool alone;
     atomic_bool leads; /* this kernel does the background work; written by the listener's thread */
     /* the listener's thread */
@@ -71,7 +72,7 @@ static bool listener_connect(struct postgres_link *link, bool *alone, struct err
 {
     bool ok = false;
 
-    link->listener = postgres_connect(link->url, e);
+    link->listener = postgres_connect(link->server, e);
     if (link->listener == NULL)
         return false;
     if (announce(link->listener, alone, e) &&
@@ -82,7 +83,7 @@ static bool listener_connect(struct postgres_link *link, bool *alone, struct err
     pthread_mutex_unlock(&link->lock);
     if (ok)
         return true;
-    PQfinish(link->listener);
+    postgres_disconnect(link->server, link->listener);
     link->listener = NULL;
     return false;
 }
@@ -105,8 +106,8 @@ static bool connected(struct notifier *n)
         return true;
     if (clock_mono_us() < n->retry_at)
         return false;
-    PQfinish(n->c);
-    n->c = postgres_connect(n->link->url, &e);
+    postgres_disconnect(n->link->server, n->c);
+    n->c = postgres_connect(n->link->server, &e);
     n->retry_at = clock_mono_us() + RETRY_US;
     pthread_mutex_lock(&n->link->lock);
     n->link->notifier_pid = n->c == NULL ? 0 : PQbackendPID(n->c);
@@ -183,7 +184,7 @@ static void *notify_thread(void *arg)
         pthread_mutex_lock(&link->lock);
     }
     pthread_mutex_unlock(&link->lock);
-    PQfinish(n.c);
+    postgres_disconnect(link->server, n.c);
     params_free(&n.params);
     return NULL;
 }
@@ -271,7 +272,7 @@ static bool listener_up(struct postgres_link *link)
 
     if (link->listener != NULL && PQstatus(link->listener) == CONNECTION_OK)
         return true;
-    PQfinish(link->listener);
+    postgres_disconnect(link->server, link->listener);
     link->listener = NULL;
     atomic_store(&link->leads, false); /* the lock went with the connection */
     if (clock_mono_us() < link->retry_at)
@@ -324,11 +325,12 @@ bool postgres_link_listen(struct postgres_link *link, int64_t timeout_us, struct
 
 /* ---- open, close ---- */
 
-struct postgres_link *postgres_link_open(const char *url, const char *leader_key, struct err *e)
+struct postgres_link *postgres_link_open(struct postgres_server *server, const char *leader_key,
+                                         struct err *e)
 {
     struct postgres_link *link = xzalloc(sizeof(*link));
 
-    link->url = xstrdup(str_of(url));
+    link->server = server;
     link->leader_key = xstrdup(str_of(leader_key == NULL ? DEFAULT_LEADER_KEY : leader_key));
     pthread_mutex_init(&link->lock, NULL);
     pthread_cond_init(&link->cond, NULL);
@@ -355,12 +357,11 @@ void postgres_link_close(struct postgres_link *link)
         pthread_mutex_unlock(&link->lock);
         pthread_join(link->thread, NULL);
     }
-    PQfinish(link->listener);
+    postgres_disconnect(link->server, link->listener);
     map_free(&link->pending);
     buf_free(&link->order);
     pthread_cond_destroy(&link->cond);
     pthread_mutex_destroy(&link->lock);
-    free(link->url);
     free(link->leader_key);
     free(link);
 }

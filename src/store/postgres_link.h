@@ -4,12 +4,14 @@
 #ifndef STORE_POSTGRES_LINK_H
 #define STORE_POSTGRES_LINK_H
 
+#include "store/postgres_server.h"
 #include "store/store.h"
 
 struct postgres_link;
 
-/* leader_key NULL: the default. */
-struct postgres_link *postgres_link_open(const char *url, const char *leader_key, struct err *e);
+/* `server` is borrowed. leader_key NULL: the default. */
+struct postgres_link *postgres_link_open(struct postgres_server *server, const char *leader_key,
+                                         struct err *e);
 void postgres_link_close(struct postgres_link *link); /* NULL is fine */
 bool postgres_link_was_alone(const struct postgres_link *link);
 bool postgres_link_leads(const struct postgres_link *link); /* any thread */

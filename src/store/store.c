@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/fault.h"
 #include "store/postgres_link.h"
+#include "store/postgres_server.h"
 #include "store/sqlite_home.h"
 #include "store/submission.h"
 
@@ -32,10 +33,10 @@ static bool open_sqlite(struct store *s, const char *path, struct err *e)
 static bool open_postgres(struct store *s, const struct store_options *opt, struct err *e)
 {
     s->kind = &POSTGRES_KIND;
-    s->url = xstrdup(str_of(opt->url));
+    s->server = postgres_server_new(opt->url, opt->max_connections);
     if (!migrate_new(s, e))
         return false;
-    s->link = postgres_link_open(opt->url, opt->leader_key, e);
+    s->link = postgres_link_open(s->server, opt->leader_key, e);
     return s->link != NULL;
 }
 
@@ -69,7 +70,7 @@ void store_close(struct store *s)
         return;
     sqlite_home_close(s->home);
     postgres_link_close(s->link);
-    free(s->url);
+    postgres_server_free(s->server);
     free(s);
 }
 

@@ -21,7 +21,8 @@ struct store_options {
     const char *url; /* sqlite:///absolute/path, sqlite://relative, postgres://… (libpq's own
                         syntax), or "memory:" (a database file in a private temporary folder,
                         without syncs, gone at close) */
-    const char *leader_key; /* Postgres; NULL: rebuno_scheduler_leader */
+    const char *leader_key;   /* Postgres; NULL: rebuno_scheduler_leader */
+    unsigned max_connections; /* Postgres: never more at once; 0: as many as are opened */
 };
 
 /* Opens, takes the lock against a second process (SQLite: on a file beside the database and on the
@@ -261,11 +262,17 @@ struct checkpoint_row {
 MUST_USE bool store_read_checkpoints(struct store_reader *r, const struct uuid *execution_id,
                                      int64_t after_key, size_t limit, struct arena *a,
                                      struct checkpoint_row **out, size_t *n, struct err *e);
-/* The newest checkpoint of a resource of an execution, *found false: none. *parent: the execution
- * that it continues, nil when it did not inherit this resource. */
+/* The newest checkpoint of a resource of an execution; of a fork that has none, the one that it was
+ * restored from, if that is an earlier turn's. */
+struct newest_checkpoint {
+    bool found;
+    struct checkpoint row;    /* covered_seq 0: not known, it was restored from this */
+    struct uuid execution_id; /* whose it is */
+    struct uuid parent;       /* that it continues; nil when it did not inherit this resource */
+};
 MUST_USE bool store_newest_checkpoint(struct store_reader *r, const struct uuid *execution_id,
-                                      struct str resource, struct arena *a, struct checkpoint *out,
-                                      bool *found, struct uuid *parent, struct err *e);
+                                      struct str resource, struct arena *a,
+                                      struct newest_checkpoint *out, struct err *e);
 /* Subagents of executing steps of this execution, oldest first, at most limit. */
 MUST_USE bool store_awaited_subagents(struct store_reader *r, const struct uuid *execution_id,
                                       size_t limit, struct arena *a, struct uuid **out, size_t *n,

@@ -322,6 +322,8 @@ class EventStream:
         self.status = self._response.status
         self.headers = {name.lower(): value for name, value in self._response.getheaders()}
         body = b"" if self.status == 200 else self._response.read()
+        if self.status != 200:
+            self._connection.close()
         API.check_answer("GET", target, status=self.status, headers=self.headers, body=body)
         assert self.status == 200, (self.status, body)
         assert self.headers["content-type"].startswith("text/event-stream"), self.headers

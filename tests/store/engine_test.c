@@ -299,15 +299,18 @@ static void on_dispatches_queued(void *ctx)
 
 static struct engine *new_engine(struct fixture *f, struct policy_cache *policies, atomic_int *told)
 {
+    struct connections one = connections_for(0);
     struct engine_options opt = {
         .store = f->store,
         .settings = &f->settings,
         .policies = policies,
-        .executors = 1,
+        .connections = &one,
         .signals = {.ctx = told, .dispatches_queued = on_dispatches_queued}};
     struct err e;
-    struct engine *en = engine_new(&opt, &e);
+    struct engine *en;
 
+    one.executors = 2; /* and that of forks */
+    en = engine_new(&opt, &e);
     CHECKF(en != NULL, "%s", e.message);
     return en;
 }

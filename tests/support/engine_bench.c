@@ -98,13 +98,15 @@ void bench_judge(struct bench *b, enum policy_action judgement)
 
 void bench_engine_up(struct bench *b)
 {
+    struct connections one = connections_for(0);
     struct engine_options opt = {.store = b->f.store,
                                  .settings = &b->f.settings,
                                  .policies = b->policies,
-                                 .executors = 1,
+                                 .connections = &one,
                                  .signals = {.ctx = b, .judge = on_judge}};
     struct err e;
 
+    one.executors = 2; /* and that of forks */
     b->en = engine_new(&opt, &e);
     CHECKF(b->en != NULL && engine_start(b->en, &e), "%s", e.message);
 }

@@ -143,10 +143,10 @@ const char *fixture_sql(struct fixture *f, const char *sql)
     return first;
 }
 
-int64_t fixture_rows_read(struct fixture *f, const char *tables)
+/* What a connection has counted shows once it has ended. */
+static void end_connections(struct fixture *f)
 {
     char sql[320];
-    int64_t n;
 
     snprintf(sql, sizeof(sql),
              "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
@@ -159,12 +159,38 @@ int64_t fixture_rows_read(struct fixture *f, const char *tables)
         assert_in_range(tries, 0, 1000);
         nanosleep(&pause, NULL);
     }
+}
+
+static int64_t ask_number(struct fixture *f, const char *sql)
+{
+    int64_t n;
+
+    assert_true(str_to_int64(str_of(fixture_sql(f, sql)), &n));
+    return n;
+}
+
+int64_t fixture_pages_read(struct fixture *f, const char *table)
+{
+    char sql[160];
+
+    end_connections(f);
+    snprintf(sql, sizeof(sql),
+             "SELECT heap_blks_hit + heap_blks_read + idx_blks_hit + idx_blks_read"
+             " FROM pg_statio_user_tables WHERE relname = '%s'",
+             table);
+    return ask_number(f, sql);
+}
+
+int64_t fixture_rows_read(struct fixture *f, const char *tables)
+{
+    char sql[320];
+
+    end_connections(f);
     snprintf(sql, sizeof(sql),
              "SELECT (SELECT sum(idx_tup_read) FROM pg_stat_user_indexes WHERE relname IN (%s))"
              " + (SELECT sum(seq_tup_read) FROM pg_stat_user_tables WHERE relname IN (%s))",
              tables, tables);
-    assert_true(str_to_int64(str_of(fixture_sql(f, sql)), &n));
-    return n;
+    return ask_number(f, sql);
 }
 
 void assert_str(struct str got, struct str want)

@@ -38,6 +38,8 @@ const char *fixture_sql(struct fixture *f, const char *sql);
 /* Postgres: entries and rows that kernels have read of these tables (quoted, with commas between),
  * counted once their connections have ended: it reopens. */
 int64_t fixture_rows_read(struct fixture *f, const char *tables);
+/* The same of the pages of a table and its indexes: also those that a scan only steps over. */
+int64_t fixture_pages_read(struct fixture *f, const char *table);
 void assert_str(struct str got, struct str want); /* absent is not empty */
 
 /* ---- shorthand for what kernel/ does ---- */

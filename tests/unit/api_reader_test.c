@@ -53,7 +53,7 @@ static void tried_again_after_a_moment(void **state)
 
     (void)state;
     fixture_open(&f, FIXTURE_MEMORY);
-    struct readers *rs = readers_new(f.store);
+    struct readers *rs = readers_new(f.store, 1);
     again.readers = other.readers = rs;
     assert_true(readers_start(rs, &e));
     begun = clock_mono_us();
@@ -78,7 +78,7 @@ static void not_beyond_the_end(void **state)
 
     (void)state;
     fixture_open(&f, FIXTURE_MEMORY);
-    struct readers *rs = readers_new(f.store);
+    struct readers *rs = readers_new(f.store, 1);
     again.readers = late.readers = rs;
     assert_true(readers_start(rs, &e));
     readers_push(rs, &again.job);

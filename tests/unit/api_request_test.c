@@ -81,7 +81,7 @@ static int start(void **state)
     (void)state;
     reads = gone = status_done = 0;
     fixture_open(&fixture, FIXTURE_MEMORY);
-    api = (struct api){.store = fixture.store, .readers = readers_new(fixture.store)};
+    api = (struct api){.store = fixture.store, .readers = readers_new(fixture.store, 1)};
     assert_true(readers_start(api.readers, &e));
     api.server = http_server_new(&http, &e);
     assert_non_null(api.server);

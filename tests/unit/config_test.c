@@ -294,6 +294,27 @@ static void server_says_what_it_needs(void **state)
     CHECKF(strstr(e.message, "a token") && !strstr(e.message, "a database"), "%s", e.message);
 }
 
+static void connections_that_do_not_suffice(void **state)
+{
+    static const char URL[] = "--db-url=postgresql://u@h/d";
+    struct config c;
+    struct err e;
+
+    (void)state;
+    assert_true(LOAD(false, &c, &e, "--bearer-token=t", URL, "--db-max-conns=11"));
+    assert_int_equal(config_max_connections(&c), 11);
+    assert_false(LOAD(false, &c, &e, "--bearer-token=t", URL, "--db-max-conns=10"));
+    CHECK_STR(str_of(e.message),
+              STR("--db-max-conns: a kernel on PostgreSQL needs at least 11 connections, not 10"));
+    setenv("REBUNO_DB_MAX_CONNS", "1", 1);
+    assert_false(LOAD(false, &c, &e, "--bearer-token=t", "--db-url=postgres://u@h/d"));
+    CHECK_STR(str_of(e.message),
+              STR("REBUNO_DB_MAX_CONNS: a kernel on PostgreSQL needs at least 11 "
+                  "connections, not 1"));
+    assert_true(LOAD(false, &c, &e, SERVER_ARGS)); /* SQLite */
+    assert_int_equal(config_max_connections(&c), 0);
+}
+
 static void refused(void **state)
 {
     static const struct {
@@ -437,6 +458,7 @@ int main(void)
         cmocka_unit_test_setup(dev_defaults, clear_environment),
         cmocka_unit_test_setup(dev_has_its_own_flags, clear_environment),
         cmocka_unit_test_setup(server_says_what_it_needs, clear_environment),
+        cmocka_unit_test_setup(connections_that_do_not_suffice, clear_environment),
         cmocka_unit_test_setup(refused, clear_environment),
         cmocka_unit_test_setup(special_values, clear_environment),
         cmocka_unit_test_setup(judge_urls, clear_environment),
