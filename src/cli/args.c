@@ -12,6 +12,23 @@ static size_t min_size(size_t a, size_t b)
     return a < b ? a : b;
 }
 
+/* The only flag that begins with the letter of "-l"; NULL: none or several do. */
+static const char *flag_of_letter(const struct args *args, const char *given)
+{
+    const char *found = NULL;
+
+    if (given[0] != '-' || given[1] == '\0' || given[1] == '-' || given[2] != '\0')
+        return NULL;
+    for (size_t i = 0; i < args->n_flags; i++) {
+        if (args->flags[i].name[0] != given[1])
+            continue;
+        if (found != NULL)
+            return NULL;
+        found = args->flags[i].name;
+    }
+    return found;
+}
+
 static bool unknown_flag(const struct args *args, const char *given, struct err *e)
 {
     const char *names[ARGS_MAX_FLAGS];
@@ -21,7 +38,9 @@ static bool unknown_flag(const struct args *args, const char *given, struct err 
     for (size_t i = 0; i < args->n_flags; i++)
         names[i] = args->flags[i].name;
     snprintf(word, sizeof word, "%.*s", (int)min_size(n, SUGGEST_MAX_WORD), given);
-    const char *meant = suggest(word + strspn(word, "-"), names, args->n_flags);
+    const char *meant = flag_of_letter(args, given);
+    if (meant == NULL)
+        meant = suggest(word + strspn(word, "-"), names, args->n_flags);
     if (meant != NULL)
         return err_set(e, ERR_VALIDATION, "unknown flag %s; did you mean --%s?", word, meant);
     return err_set(e, ERR_VALIDATION, "unknown flag %s", word);

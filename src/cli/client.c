@@ -33,20 +33,24 @@ struct client {
 static char *base_url(const char *url, struct err *e)
 {
     const char *text = url != NULL ? url : getenv("REBUNO_URL");
+    const char *name = url != NULL ? "--url" : "REBUNO_URL";
     struct str s = str_of(text == NULL || text[0] == '\0' ? DEFAULT_URL : text);
 
     if (!str_starts(s, STR("http://")) && !str_starts(s, STR("https://"))) {
         err_set(e, ERR_VALIDATION, "%s: expected http://host:port or https://host, not \"%.200s\"",
-                url != NULL ? "--url" : "REBUNO_URL", s.p);
+                name, s.p);
         return NULL;
     }
     if (str_has_control(s) || memchr(s.p, ' ', s.n) != NULL || memchr(s.p, '?', s.n) != NULL) {
-        err_set(e, ERR_VALIDATION, "%s is not a URL that paths can be added to",
-                url != NULL ? "--url" : "REBUNO_URL");
+        err_set(e, ERR_VALIDATION, "%s is not a URL that paths can be added to", name);
         return NULL;
     }
     while (s.n > 0 && s.p[s.n - 1] == '/')
         s.n--;
+    if (s.n > 3 && str_eq(str_slice(s, s.n - 3, s.n), STR("/v0"))) {
+        err_set(e, ERR_VALIDATION, "%s: expected the kernel's address alone, without /v0", name);
+        return NULL;
+    }
     return xstrdup(s);
 }
 
@@ -270,7 +274,8 @@ static bool fail_transfer(struct client *c, CURLcode code, bool writes, struct e
     case CURLE_COULDNT_RESOLVE_PROXY:
         c->failure = CLIENT_UNREACHABLE;
         return err_set(e, ERR_UNAVAILABLE,
-                       "cannot reach the kernel at %.200s: %.150s; start one with 'rebuno dev'",
+                       "cannot reach the kernel at %.200s: %.150s; start one with 'rebuno dev', "
+                       "or say with --url or REBUNO_URL where it is",
                        c->base, why);
     case CURLE_SSL_CONNECT_ERROR: /* no request was sent */
         c->failure = CLIENT_UNREACHABLE;
@@ -323,12 +328,15 @@ static bool fail_status(struct client *c, struct str body, struct err *e)
     if (json_type_of(message) == JSON_STRING && json_type_of(code) == JSON_STRING) {
         message = json_string(message, &a);
         code = json_string(code, &a);
-        bool no_key = c->status == 401 && !c->has_key;
+        const char *key_advice = c->status != 401 ? ""
+                                 : c->has_key     ? "; it came from REBUNO_API_KEY"
+                                                  : "; give the token or a key in REBUNO_API_KEY";
         err_set(e, kind, "%.*s (%.*s)%s",
                 STR_ARG(str_slice(message, 0, message.n < 400 ? message.n : 400)), STR_ARG(code),
-                no_key ? "; give the token or a key in REBUNO_API_KEY" : "");
+                key_advice);
     } else {
-        err_set(e, kind, "%.200s answered with HTTP status %d and no reason", c->base, c->status);
+        err_set(e, kind, "%.200s answered with HTTP status %d and no reason; is it a kernel?",
+                c->base, c->status);
     }
     arena_free(&a);
     return false;

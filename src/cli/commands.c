@@ -9,7 +9,7 @@
 
 #define URL_FLAG                                                                                   \
     {                                                                                              \
-        "url", "URL", "the kernel (REBUNO_URL; default http://localhost:8080)"                     \
+        "url", "URL", "the kernel (REBUNO_URL; else http://localhost:8080)"                        \
     }
 #define JSON_FLAG                                                                                  \
     {                                                                                              \
@@ -160,21 +160,24 @@ static const struct command COMMANDS[] = {
      .synopsis = "AGENT [JSON]",
      .summary = "start a run of an agent",
      .text = "Starts a run of an agent on an input, which is any JSON ('-' reads it from\n"
-             "standard input; without one it is null). The bytes are sent as they are.\n"
+             "standard input; without one it is null). A text is JSON with quotes of its\n"
+             "own, and the shell's around them. The bytes are sent as they are.\n"
              "In a session it waits for those that were created before it, and continues\n"
              "the last one of this agent that completed.\n"
              "\n"
              "  rebuno exec create coder '{\"task\": \"fix the build\"}' --watch\n"
-             "  rebuno exec create coder '{\"task\": \"and the tests\"}' --session build-7\n",
+             "  rebuno exec create coder '{\"task\": \"and the tests\"}' --session build-7\n"
+             "  rebuno exec create greeter '\"hello\"'\n",
      .min_args = 1,
      .max_args = 2,
+     .surplus = "; the input is one argument, in quotes: '{\"task\": \"fix the build\"}'",
      FLAGS(CREATE_FLAGS),
      .run = cmd_exec_create},
     {.name = "exec get",
      .synopsis = "ID",
      .summary = "show an execution",
-     .text = "Shows an execution: its state, what it waits for, the tokens that its model calls\n"
-             "took, its input and its outcome.\n",
+     .text = "Shows an execution: its state, what it waits for, the tokens that its model\n"
+             "calls took, its input and its outcome.\n",
      .min_args = 1,
      .max_args = 1,
      FLAGS(SHOW_FLAGS),
@@ -193,9 +196,10 @@ static const struct command COMMANDS[] = {
     {.name = "exec events",
      .synopsis = "ID",
      .summary = "print an execution's log, with payloads",
-     .text = "Prints all events of an execution so far, with their payloads. If it has\n"
-             "resources, a dot marks the events at which a fork restores all of them as\n"
-             "they were.\n",
+     .text = "Prints all events of an execution so far, with their payloads. On a terminal\n"
+             "each is a line as 'rebuno exec watch' has it, and its payload below; in a pipe\n"
+             "each is one line. If it has resources, a dot marks the events at which a fork\n"
+             "restores all of them as they were.\n",
      .min_args = 1,
      .max_args = 1,
      FLAGS(SHOW_FLAGS),
@@ -226,7 +230,7 @@ static const struct command COMMANDS[] = {
      .run = cmd_exec_fork},
     {.name = "exec fork-points",
      .synopsis = "ID",
-     .summary = "show which events a fork can restore the resources at",
+     .summary = "show where a fork can restore all resources",
      .text = "Lists the resources of an execution with their checkpoints and the events that\n"
              "each of them covers, and the events at which all resources are covered. Any\n"
              "event can be forked; at the others, a fork begins with an earlier state.\n",
@@ -454,8 +458,8 @@ static bool check_count(const struct cli *c, struct err *e)
     if (n < cmd->min_args)
         return err_set(e, ERR_VALIDATION, "'rebuno %s' needs %s", cmd->name, cmd->synopsis);
     if (n > cmd->max_args)
-        return err_set(e, ERR_VALIDATION, "unexpected argument \"%.80s\"",
-                       c->args.positional[cmd->max_args]);
+        return err_set(e, ERR_VALIDATION, "unexpected argument \"%.80s\"%s",
+                       c->args.positional[cmd->max_args], cmd->surplus == NULL ? "" : cmd->surplus);
     return true;
 }
 

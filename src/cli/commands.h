@@ -13,6 +13,7 @@ struct command {
     const struct arg_flag *flags; /* NULL: the kernel's, from config.c */
     size_t n_flags;
     size_t min_args, max_args;
+    const char *surplus; /* what to say to more arguments; NULL: nothing */
     int (*run)(struct cli *c);
 };
 

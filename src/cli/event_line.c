@@ -3,12 +3,13 @@
  * watched. */
 #include "cli/event_line.h"
 
+#include "cli/event_put.h"
 #include "cli/restoration.h"
 #include "cli/text.h"
 #include "cli/view.h"
 #include "cli/when.h"
 
-enum { TYPE_COLUMNS = 22, REST_COLUMNS = 120 };
+enum { BINDING_COLUMNS = 120 };
 
 struct event_step {
     struct str kind, target;
@@ -23,12 +24,6 @@ struct payload {
     struct str approval, decided_by, rationale, until, key, session, parent;
     struct str source, fork_seq, override, restoration, spawned_by;
     struct str resources, driver, every, on_completion, ref, covered_seq, binding;
-};
-
-struct line {
-    struct buf what;   /* the target, or who */
-    struct buf detail; /* in words */
-    enum paint type_paint, detail_paint;
 };
 
 bool event_read(struct str json, struct arena *a, struct event *out)
@@ -132,7 +127,7 @@ static void add_rule(struct buf *out, struct str rule)
 }
 
 /* A step that is not allowed to run now. */
-static void describe_limit(const struct payload *p, struct line *l)
+static void describe_limit(const struct payload *p, struct event_words *l)
 {
     int64_t until = 0;
 
@@ -147,7 +142,7 @@ static void describe_limit(const struct payload *p, struct line *l)
 }
 
 static void describe_run(struct event_step *step, const struct event *ev, const struct payload *p,
-                         struct line *l, struct arena *a)
+                         struct event_words *l, struct arena *a)
 {
     struct str changes = view_names(p->resources, a);
 
@@ -162,7 +157,7 @@ static void describe_run(struct event_step *step, const struct event *ev, const 
 }
 
 static void describe_step(struct event_log *log, const struct event *ev, const struct payload *p,
-                          struct line *l, struct arena *a)
+                          struct event_words *l, struct arena *a)
 {
     struct event_step *step = step_of(log, p->step_id);
     struct str verb = str_slice(ev->type, STR("step.").n, ev->type.n);
@@ -201,7 +196,7 @@ static void describe_step(struct event_log *log, const struct event *ev, const s
     add_rule(&l->detail, p->rule);
 }
 
-static void describe_ack(struct event_log *log, struct line *l)
+static void describe_ack(struct event_log *log, struct event_words *l)
 {
     bool again = log->acked;
 
@@ -216,7 +211,7 @@ static void describe_ack(struct event_log *log, struct line *l)
 }
 
 static void describe_dispatch(struct event_log *log, const struct event *ev,
-                              const struct payload *p, struct line *l)
+                              const struct payload *p, struct event_words *l)
 {
     struct str verb = str_slice(ev->type, STR("dispatch.").n, ev->type.n);
     int64_t attempt = 0;
@@ -248,7 +243,7 @@ static void end_execution(struct event_log *log, const struct event *ev, const s
         buf_add(&log->outcome, p->reason);
 }
 
-static void describe_created(const struct payload *p, struct line *l, struct arena *a)
+static void describe_created(const struct payload *p, struct event_words *l, struct arena *a)
 {
     struct str parent;
     const struct view_field fields[] = {{"execution_id", true, &parent}};
@@ -265,7 +260,7 @@ static void describe_created(const struct payload *p, struct line *l, struct are
                    STR_ARG(view_short_id(parent)));
 }
 
-static void describe_forked(const struct payload *p, struct line *l, struct arena *a)
+static void describe_forked(const struct payload *p, struct event_words *l, struct arena *a)
 {
     struct json_walk walk = {0};
     struct restored r;
@@ -285,7 +280,7 @@ static void describe_forked(const struct payload *p, struct line *l, struct aren
 }
 
 static void describe_execution(struct event_log *log, const struct event *ev,
-                               const struct payload *p, struct line *l, struct arena *a)
+                               const struct payload *p, struct event_words *l, struct arena *a)
 {
     struct str verb = str_slice(ev->type, STR("execution.").n, ev->type.n);
 
@@ -331,8 +326,8 @@ static void add_checkpoint_policy(struct buf *out, const struct payload *p)
         buf_add(out, STR(", and at the end"));
 }
 
-static void describe_resource(const struct event *ev, const struct payload *p, struct line *l,
-                              struct arena *a)
+static void describe_resource(const struct event *ev, const struct payload *p,
+                              struct event_words *l, struct arena *a)
 {
     struct str verb = str_slice(ev->type, STR("resource.").n, ev->type.n);
 
@@ -346,7 +341,7 @@ static void describe_resource(const struct event *ev, const struct payload *p, s
         else
             buf_add(&l->detail, STR("from its initial environment"));
     } else if (str_eq(verb, STR("bound"))) {
-        buf_add(&l->detail, view_json_short(p->binding, REST_COLUMNS, a));
+        buf_add(&l->detail, view_json_short(p->binding, BINDING_COLUMNS, a));
     } else if (str_eq(verb, STR("checkpointed"))) {
         l->type_paint = PAINT_GOOD;
         buf_printf(&l->detail, "%.*s, covers from event %.*s", STR_ARG(p->ref),
@@ -383,7 +378,7 @@ static void note_decided(struct event_log *log, struct str id)
 }
 
 static void describe_approval(struct event_log *log, const struct event *ev,
-                              const struct payload *p, struct line *l)
+                              const struct payload *p, struct event_words *l)
 {
     struct str verb = str_slice(ev->type, STR("approval.").n, ev->type.n);
     const struct event_step *step = str_present(p->step_id) ? step_of(log, p->step_id) : NULL;
@@ -406,7 +401,7 @@ static void describe_approval(struct event_log *log, const struct event *ev,
         buf_printf(&l->detail, "%s%.*s", l->detail.n > 0 ? ": " : "", STR_ARG(p->rationale));
 }
 
-static void describe_other(const struct event *ev, const struct payload *p, struct line *l)
+static void describe_other(const struct event *ev, const struct payload *p, struct event_words *l)
 {
     if (str_present(p->key))
         buf_add(&l->what, p->key);
@@ -414,48 +409,13 @@ static void describe_other(const struct event *ev, const struct payload *p, stru
     l->detail_paint = PAINT_DIM;
 }
 
-/* ---- printing ---- */
-
-static void put_fitted(struct cli *c, enum paint paint, const struct buf *text)
-{
-    struct buf clean = {0}, cut = {0};
-
-    text_clean(&clean, buf_str(text), TEXT_ONE_LINE);
-    text_fit(&cut, buf_str(&clean), REST_COLUMNS);
-    cli_put(c, paint, buf_str(&cut));
-    buf_free(&clean);
-    buf_free(&cut);
-}
-
-static void print_line(struct cli *c, const struct event *ev, const struct line *l)
-{
-    struct buf clock = {0};
-
-    if (ev->at_us > 0)
-        when_clock(&clock, ev->at_us);
-    fprintf(c->out, "%s%4lld  %-12.*s%s  ", paint_begin(c->out_colour, PAINT_DIM),
-            (long long)ev->seq, STR_ARG(buf_str(&clock)), paint_end(c->out_colour, PAINT_DIM));
-    cli_put(c, l->type_paint, ev->type);
-    if (l->what.n + l->detail.n > 0)
-        fprintf(c->out, "%*s", ev->type.n < TYPE_COLUMNS ? (int)(TYPE_COLUMNS - ev->type.n) : 0,
-                "");
-    if (l->what.n > 0) {
-        fputs("  ", c->out);
-        put_fitted(c, PAINT_NONE, &l->what);
-    }
-    if (l->detail.n > 0) {
-        fputs("  ", c->out);
-        put_fitted(c, l->detail_paint, &l->detail);
-    }
-    fputc('\n', c->out);
-    buf_free(&clock);
-}
+/* ---- all ---- */
 
 void event_print(struct event_log *log, const struct event *ev, struct cli *c)
 {
     struct arena a = {0};
     struct payload p;
-    struct line l = {.detail_paint = PAINT_NONE};
+    struct event_words l = {.detail_paint = PAINT_NONE};
 
     read_payload(ev->payload, &p, &a);
     if (str_starts(ev->type, STR("step.")) && str_present(p.step_id))
@@ -470,8 +430,10 @@ void event_print(struct event_log *log, const struct event *ev, struct cli *c)
         describe_approval(log, ev, &p, &l);
     else
         describe_other(ev, &p, &l);
-    if (c != NULL)
-        print_line(c, ev, &l);
+    if (c != NULL) {
+        event_put_day(c, ev, &log->day);
+        event_put(c, ev, &l);
+    }
     buf_free(&l.what);
     buf_free(&l.detail);
     arena_free(&a);
@@ -483,4 +445,5 @@ void event_log_free(struct event_log *log)
     arena_free(&log->a);
     buf_free(&log->status);
     buf_free(&log->outcome);
+    buf_free(&log->day);
 }

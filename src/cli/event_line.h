@@ -27,12 +27,15 @@ struct event_log {
     struct buf status;  /* completed, failed, cancelled */
     struct buf outcome; /* output's JSON, or the reason */
     int64_t took_us;
+    struct buf day; /* of the last line that was printed */
 };
 
 struct event {
     int64_t seq; /* 0: the event has none, which no kernel sends */
     struct str type, payload;
     int64_t at_us; /* 0: unknown */
+    /* Stands behind the number. NULL: no event of this log has one. Static. */
+    const char *mark;
 };
 
 /* False: the text is no event. Slices point into it or into the arena. */

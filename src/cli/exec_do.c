@@ -11,6 +11,23 @@ enum {
     INPUT_MAX = 256 * 1024 * 1024
 }; /* the kernel's own limit is what counts; this one keeps the machine alive */
 
+/* How the text would be JSON; a shell takes its quotes away. */
+static struct str quoting_advice(struct str given, struct arena *a)
+{
+    static const char not_in_quotes[] = "'\"\\";
+    enum { SHORT = 40 };
+    bool plain = given.n > 0 && given.n <= SHORT && !str_has_control(given);
+
+    if (given.n > 0 && (given.p[0] == '{' || given.p[0] == '['))
+        return STR("; in a shell, JSON goes between single quotes and has double ones inside: "
+                   "'{\"task\": \"fix the build\"}'");
+    for (size_t i = 0; i < given.n && plain; i++)
+        plain = strchr(not_in_quotes, given.p[i]) == NULL;
+    if (!plain)
+        given = STR("some text");
+    return arena_printf(a, "; a text is JSON with quotes of its own: '\"%.*s\"'", STR_ARG(given));
+}
+
 /* The input's bytes, checked; absent when there is none. False: the error says where it is wrong.
  */
 static bool read_input(struct cli *c, struct buf *from_stdin, struct str *input, struct err *e)
@@ -30,8 +47,13 @@ static bool read_input(struct cli *c, struct buf *from_stdin, struct str *input,
     }
     if (json_check(*input, &bad))
         return true;
-    return err_set(e, ERR_VALIDATION, "%s: %s", is_stdin ? "standard input" : "the input",
-                   bad.message);
+    if (is_stdin)
+        return err_set(e, ERR_VALIDATION, "standard input: %s", bad.message);
+    struct arena a = {0};
+    err_set(e, ERR_VALIDATION, "the input must be JSON: %s%.*s", bad.message,
+            STR_ARG(quoting_advice(given, &a)));
+    arena_free(&a);
+    return false;
 }
 
 static void write_request(struct cli *c, struct str input, struct str parent, struct buf *body)

@@ -17,7 +17,9 @@ struct exporting {
     FILE *out;
     struct str status; /* of the execution, when it was read; in the visit's arena */
     size_t n;          /* items of the current list */
-    int why;           /* errno of the first write that failed */
+    size_t n_steps, n_events;
+    int64_t bytes; /* of the file */
+    int why;       /* errno of the first write that failed */
     struct tokens tokens;
 };
 
@@ -87,13 +89,14 @@ static void take_step(void *ctx, struct str step)
     take_item(ctx, step);
 }
 
-static bool put_list(struct exporting *x, const char *name, const struct pages *pages,
+static bool put_list(struct exporting *x, const char *name, const struct pages *pages, size_t *n,
                      struct err *e)
 {
     fprintf(x->out, ",\n\"%s\":[", name);
     x->n = 0;
     if (!pages_read(x->v, pages, e))
         return false;
+    *n = x->n;
     put(x, STR("]"));
     return written(x, e);
 }
@@ -108,7 +111,7 @@ static bool put_steps(struct exporting *x, struct err *e)
                                 .take = take_step,
                                 .ctx = x};
 
-    return put_list(x, "steps", &steps, e);
+    return put_list(x, "steps", &steps, &x->n_steps, e);
 }
 
 static bool put_events(struct exporting *x, struct err *e)
@@ -120,7 +123,7 @@ static bool put_events(struct exporting *x, struct err *e)
                                  .take = take_item,
                                  .ctx = x};
 
-    return put_list(x, "events", &events, e);
+    return put_list(x, "events", &events, &x->n_events, e);
 }
 
 static void put_usage(struct exporting *x)
@@ -170,7 +173,32 @@ static bool write_file(struct exporting *x, const char *path, struct err *e)
         return false;
     x->out = new_file_stream(file);
     bool ok = put_all(x, e);
+    x->bytes = ftello(x->out);
     return new_file_close(file, ok, ok ? e : &ignored);
+}
+
+static void add_size(struct buf *out, int64_t bytes)
+{
+    if (bytes < 1024)
+        buf_printf(out, "%lld bytes", (long long)bytes);
+    else if (bytes < 1024 * 1024)
+        buf_printf(out, "%.1f KiB", (double)bytes / 1024);
+    else
+        buf_printf(out, "%.1f MiB", (double)bytes / (1024 * 1024));
+}
+
+/* What is there now, and what it is good for. */
+static void tell_written(struct cli *c, const struct exporting *x, const char *path)
+{
+    struct buf size = {0};
+
+    add_size(&size, x->bytes);
+    cli_remark(c,
+               "exported %.*s to %.150s: %zu step%s, %zu event%s, %.*s; replay it with "
+               "'python -m rebuno.testing.replay %.150s MODULE:FUNCTION'",
+               STR_ARG(view_short_id(x->v->id)), path, x->n_steps, x->n_steps == 1 ? "" : "s",
+               x->n_events, x->n_events == 1 ? "" : "s", STR_ARG(buf_str(&size)), path);
+    buf_free(&size);
 }
 
 int cmd_exec_export(struct cli *c)
@@ -187,6 +215,8 @@ int cmd_exec_export(struct cli *c)
         code = cli_fail(c, &e);
         goto done;
     }
+    if (path != NULL)
+        tell_written(c, &x, path);
     if (!view_is_final(x.status))
         cli_remark(c, "%.*s goes on: it is exported as far as it has got",
                    STR_ARG(view_short_id(v.id)));

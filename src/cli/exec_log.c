@@ -4,6 +4,7 @@
 #include "base/clock.h"
 #include "cli/commands.h"
 #include "cli/coverage.h"
+#include "cli/event_put.h"
 #include "cli/pages.h"
 #include "cli/table.h"
 #include "cli/text.h"
@@ -18,6 +19,7 @@ struct record {
     size_t printed;
     struct table *table; /* of the steps */
     /* of the events */
+    struct event_log log;
     struct visit *v;
     struct arena a;
     struct coverage points;
@@ -56,52 +58,55 @@ static int print_record(struct cli *c, struct visit *v, struct pages *pages, str
 #define COVERED_MARK "\xe2\x97\x8f"
 
 /* "●" behind the number of an event at which a fork restores every resource as it was. */
-static const char *cover_mark(struct record *r, struct str seq_text)
+static const char *cover_mark(struct record *r, int64_t seq)
 {
-    int64_t seq = 0;
     struct err ignored;
 
-    if (r->blind || !str_present(seq_text) || !json_int64(seq_text, &seq))
-        return "";
+    if (r->blind || seq == 0)
+        return NULL;
     if (seq > r->points.latest_seq) { /* the first, or the run has gone on since it was asked */
         arena_reset(&r->a);
         r->blind = !coverage_fetch(r->v, &r->a, &r->points, &ignored) || seq > r->points.latest_seq;
     }
     if (r->blind || r->points.n_resources == 0)
-        return "";
+        return NULL;
     return coverage_at(&r->points, seq) ? COVERED_MARK " " : "  ";
 }
 
-static void show_event(struct record *r, struct str event)
+/* For scripts that read lines: an event a line, with all of its payload. */
+static void put_whole_line(struct cli *c, const struct event *ev)
+{
+    struct buf line = {0}, payload = {0};
+
+    buf_printf(&line, "%4lld  %s", (long long)ev->seq, ev->mark == NULL ? "" : ev->mark);
+    if (ev->at_us > 0) {
+        when_full(&line, ev->at_us);
+        buf_printf(&line, ".%03d", (int)(ev->at_us % US_PER_S / US_PER_MS));
+    }
+    buf_printf(&line, "  %.*s  ", STR_ARG(ev->type));
+    text_json_line(&payload, ev->payload);
+    buf_add(&line, buf_str(&payload));
+    cli_put(c, PAINT_NONE, buf_str(&line));
+    fputc('\n', c->out);
+    buf_free(&line);
+    buf_free(&payload);
+}
+
+static void show_event(struct record *r, struct str json)
 {
     struct cli *c = r->c;
     struct arena a = {0};
-    struct str seq, type, at, payload;
-    const struct view_field fields[] = {{"event_seq", false, &seq},
-                                        {"type", true, &type},
-                                        {"occurred_at", true, &at},
-                                        {"payload", false, &payload}};
-    struct buf time = {0}, line = {0};
-    int64_t at_us = 0;
+    struct event ev;
 
-    view_read(event, fields, COUNT(fields), &a);
-    if (str_present(at) && clock_parse_rfc3339(at, &at_us)) {
-        when_full(&time, at_us);
-        buf_printf(&time, ".%03d", (int)(at_us % US_PER_S / US_PER_MS));
+    if (event_read(json, &a, &ev)) {
+        ev.mark = cover_mark(r, ev.seq);
+        if (c->width == 0) {
+            put_whole_line(c, &ev);
+        } else {
+            event_print(&r->log, &ev, c);
+            event_put_payload(c, &ev);
+        }
     }
-    const char *mark = cover_mark(r, seq);
-    fprintf(c->out, "%s%4.*s  %s%s%s%s%s%.*s%s  ", paint_begin(c->out_colour, PAINT_DIM),
-            STR_ARG(seq), paint_end(c->out_colour, PAINT_DIM),
-            paint_begin(c->out_colour, PAINT_GOOD), mark, paint_end(c->out_colour, PAINT_GOOD),
-            paint_begin(c->out_colour, PAINT_DIM), STR_ARG(buf_str(&time)),
-            paint_end(c->out_colour, PAINT_DIM));
-    cli_put(c, PAINT_BOLD, type);
-    fputs("  ", c->out);
-    text_json_line(&line, payload);
-    cli_put(c, PAINT_NONE, buf_str(&line));
-    fputc('\n', c->out);
-    buf_free(&time);
-    buf_free(&line);
     arena_free(&a);
 }
 
@@ -118,6 +123,7 @@ int cmd_exec_events(struct cli *c)
     if (code == EXIT_OK && !r.blind && r.points.n_resources > 0)
         cli_remark(c, COVERED_MARK " a fork there restores every resource as it was");
     arena_free(&r.a);
+    event_log_free(&r.log);
     visit_end(&v);
     return code;
 }
@@ -128,7 +134,7 @@ enum { ARGS_COLUMNS = 32 };
 enum { TOKENS_COLUMN = 5 }; /* its place */
 
 static const struct table_column STEP_COLUMNS[] = {
-    {"KIND", false, 0},   {"TARGET", false, 40}, {"ARGS", false, 0},
+    {"KIND", false, 0},   {"TARGET", false, 40}, {"ARGS", false, ARGS_COLUMNS},
     {"STATUS", false, 0}, {"DURATION", true, 0}, [TOKENS_COLUMN] = {"TOKENS", true, 0},
     {"ERROR", false, 0},
 };

@@ -4,14 +4,40 @@
 
 #include "cli/settings.h"
 
-enum { COLUMN = 26, ENV_COLUMN = 32 };
+enum { COLUMN = 26, ENV_COLUMN = 32, INDENT = 2, WIDTH = 80 };
+
+/* Bytes of the next line of a text, which breaks at a blank if it can. */
+static size_t line_length(const char *text, size_t columns)
+{
+    size_t n = strlen(text);
+
+    if (n <= columns)
+        return n;
+    for (size_t i = columns; i > 0; i--) {
+        if (text[i] == ' ')
+            return i;
+    }
+    return strcspn(text, " ");
+}
 
 static void add_row_at(FILE *out, int column, const char *left, const char *text)
 {
-    if ((int)strlen(left) >= column)
-        fprintf(out, "  %s\n  %*s%s\n", left, column, "", text);
-    else
-        fprintf(out, "  %-*s%s\n", column, left, text);
+    bool beside = (int)strlen(left) < column;
+    int margin = INDENT + column;
+
+    fprintf(out, "%*s%-*s", INDENT, "", beside ? column : 0, left);
+    if (!beside)
+        fprintf(out, "\n%*s", margin, "");
+    for (;;) {
+        size_t n = line_length(text, (size_t)(WIDTH - margin));
+
+        fprintf(out, "%.*s\n", (int)n, text);
+        text += n;
+        text += strspn(text, " ");
+        if (*text == '\0')
+            return;
+        fprintf(out, "%*s", margin, "");
+    }
 }
 
 static void add_row(FILE *out, const char *left, const char *text)
@@ -49,7 +75,7 @@ void help_overview(FILE *out)
         add_command_rows(out, g->word);
     }
     fputs("\nenvironment\n", out);
-    add_row(out, "REBUNO_URL", "the kernel that the commands talk to (http://localhost:8080)");
+    add_row(out, "REBUNO_URL", "the kernel to talk to (else http://localhost:8080)");
     add_row(out, "REBUNO_API_KEY", "the token or key that they send");
     add_row(out, "NO_COLOR", "set: no colours");
     fputs("\n'rebuno COMMAND --help' tells more. Exit codes: 0 done, 1 failed, 2 wrong usage.\n",

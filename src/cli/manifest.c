@@ -366,10 +366,13 @@ bool manifest_load(const char *path, struct arena *a, struct manifest *out, stru
 {
     struct reader r = {.path = path, .a = a, .e = e};
     struct buf text = {.max = MANIFEST_MAX_BYTES};
+    struct err wrong;
     bool ok = false;
 
-    if (!file_read(path, &text, e))
+    if (!file_read(path, &text, &wrong)) {
+        err_set(e, wrong.code, "%s; it is to be a manifest, which lists agents", wrong.message);
         goto done;
+    }
     struct yaml_source source = {.text = buf_str(&text), .name = path, .what = "a manifest"};
     r.y = yaml_open(&source, e);
     if (r.y == NULL || !read_root(&r) || !yaml_finish(r.y))

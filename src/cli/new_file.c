@@ -77,7 +77,8 @@ struct new_file *new_file_open(const char *path, struct err *e)
     buf_add_byte(&f->aside, '\0');
     f->stream = fopen(f->aside.p, "wxe");
     if (f->stream == NULL) {
-        err_set(e, ERR_VALIDATION, "cannot write %s: %s", path, strerror(errno));
+        err_set(e, ERR_VALIDATION, "cannot write %s: %s", path,
+                errno == ENOENT ? "its folder does not exist" : strerror(errno));
         free_file(f);
         return NULL;
     }

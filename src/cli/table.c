@@ -7,7 +7,12 @@
 #include "base/arena.h"
 #include "cli/text.h"
 
-enum { GAP = 2, LAST_COLUMN_MIN = 8, LIMITED_MIN = 8 };
+enum {
+    GAP = 2,
+    LAST_COLUMN_MIN = 8,
+    LAST_COLUMN_FAIR = 20, /* others are narrowed for it: it says most */
+    LIMITED_MIN = 8,
+};
 
 struct table_cell {
     char *text; /* owned, clean */
@@ -54,10 +59,13 @@ static size_t column_width(const struct table *t, size_t column, const struct cl
     return c->width > 0 && limit > 0 && width > limit ? limit : width;
 }
 
-/* Takes columns from those that may be cut, the widest first, until the last has its least. */
+/* Takes columns from those that may be cut, the widest first, until the last has its share. */
 static void narrow(const struct table *t, size_t *widths, size_t used, size_t columns)
 {
-    while (used + LAST_COLUMN_MIN > columns) {
+    size_t last = widths[t->n_columns - 1],
+           fair = last < LAST_COLUMN_FAIR ? last : LAST_COLUMN_FAIR;
+
+    while (used + fair > columns) {
         size_t widest = t->n_columns;
 
         for (size_t i = 0; i + 1 < t->n_columns; i++) {

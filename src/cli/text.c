@@ -35,7 +35,7 @@ void text_clean_line(struct buf *out, struct str line)
     }
 }
 
-void text_json_line(struct buf *out, struct str json)
+static void add_json(struct buf *out, struct str json, bool spaced)
 {
     bool in_string = false;
     size_t kept_from = 0;
@@ -50,8 +50,22 @@ void text_json_line(struct buf *out, struct str json)
         } else if (!in_string && (c == ' ' || c == '\n' || c == '\r' || c == '\t')) {
             buf_add(out, str_make(json.p + kept_from, i - kept_from));
             kept_from = i + 1;
+        } else if (!in_string && spaced && c == ',') {
+            buf_add(out, str_make(json.p + kept_from, i + 1 - kept_from));
+            buf_add_byte(out, ' ');
+            kept_from = i + 1;
         }
     }
     if (kept_from < json.n)
         buf_add(out, str_make(json.p + kept_from, json.n - kept_from));
+}
+
+void text_json_line(struct buf *out, struct str json)
+{
+    add_json(out, json, false);
+}
+
+void text_json_spaced(struct buf *out, struct str json)
+{
+    add_json(out, json, true);
 }

@@ -14,5 +14,7 @@ void text_clean_line(struct buf *out, struct str line);
 /* Appends valid JSON without the white space between its tokens: one line, whatever the author's
  * layout. */
 void text_json_line(struct buf *out, struct str json);
+/* The same with a blank behind each comma between tokens, for text that is wrapped. */
+void text_json_spaced(struct buf *out, struct str json);
 
 #endif

@@ -53,10 +53,17 @@ void when_clock(struct buf *out, int64_t wall_us)
                (int)(wall_us % US_PER_S / US_PER_MS));
 }
 
+void when_date(struct buf *out, int64_t wall_us)
+{
+    struct tm tm = local_time(wall_us);
+
+    buf_printf(out, "%04d-%02d-%02d", tm.tm_year + 1900, tm.tm_mon + 1, tm.tm_mday);
+}
+
 void when_full(struct buf *out, int64_t wall_us)
 {
     struct tm tm = local_time(wall_us);
 
-    buf_printf(out, "%04d-%02d-%02d %02d:%02d:%02d", tm.tm_year + 1900, tm.tm_mon + 1, tm.tm_mday,
-               tm.tm_hour, tm.tm_min, tm.tm_sec);
+    when_date(out, wall_us);
+    buf_printf(out, " %02d:%02d:%02d", tm.tm_hour, tm.tm_min, tm.tm_sec);
 }

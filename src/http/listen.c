@@ -141,7 +141,10 @@ int listen_open(const char *addr, uint16_t *port, bool shared, struct err *e)
         return listen_open(v4, port, shared, e);
     }
     if (fd < 0) {
-        err_set(e, ERR_UNAVAILABLE, "cannot listen on %s: %s", addr, strerror(error));
+        err_set(e, ERR_UNAVAILABLE, "cannot listen on %s: %s", addr,
+                error == EADDRINUSE
+                    ? "another program listens there; end it, or choose another address"
+                    : strerror(error));
         return -1;
     }
     *port = get_port(fd);

@@ -54,6 +54,20 @@ class Cli:
         assert (done.returncode, done.stdout) == (code, b""), done
         return done.stderr.decode()
 
+    def on_terminal(self, columns: int, *words: str, **env: str) -> list[str]:
+        """The lines that a terminal of this width shows of a command that succeeds."""
+        shell = f"stty cols {columns}; {BINARY} {' '.join(words)}"
+        done = subprocess.run(
+            ["script", "-qec", shell, "/dev/null"],
+            check=False,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            env=self.environment({"TERM": "xterm", **env}),
+            timeout=COMMAND_S,
+        )
+        assert done.returncode == 0, done
+        return done.stdout.decode().replace("\r\n", "\n").splitlines()
+
     def spawn(self, *words: str) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
             [BINARY, *words],

@@ -1,6 +1,6 @@
 """Commands as a document shows them, run and compared with what it says they print.
 
-Ids, times, durations and hashes may differ, an id only where the document has another one too.
+Ids, times, durations, sizes and hashes may differ, an id only where the document has another one too.
 """
 
 import re
@@ -17,6 +17,7 @@ MAY_DIFFER = re.compile(
     r"|(?P<date>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)"
     r"|(?P<clock>\d\d:\d\d:\d\d\.\d{3})"
     r"|(?P<duration>\b\d+(?:m\d\ds|\.\d+s|ms|s)\b)"
+    r"|(?P<size>\b\d+\.\d KiB\b)"
     r"|(?P<step>\b[0-9a-f]{64}\b)"
     r"|(?P<hash>[0-9a-f]{12}…)"
     r"|(?P<blanks>(?<=\S) {2,})"
@@ -25,6 +26,7 @@ SHAPES = {
     "date": r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d",
     "clock": r"\d\d:\d\d:\d\d\.\d{3}",
     "duration": r"\d+(?:m\d\ds|\.\d+s|ms|s)",
+    "size": r"\d+\.\d KiB",
     "step": "[0-9a-f]{64}",
     "hash": "[0-9a-f]{12}…",
     "blanks": " {2,}",

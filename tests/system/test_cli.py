@@ -331,13 +331,14 @@ class TestErrors:
         for words in (["agent", "ls"], ["exec", "watch", nobody], ["exec", "get", "0"]):
             assert cli.error(*words, REBUNO_URL="http://127.0.0.1:1/") == (
                 "error: cannot reach the kernel at http://127.0.0.1:1: Connection refused; "
-                "start one with 'rebuno dev'\n"
+                "start one with 'rebuno dev', or say with --url or REBUNO_URL where it is\n"
             )
 
     def test_credentials(self, cli: Cli) -> None:
         error = cli.error("agent", "ls", REBUNO_API_KEY=None)
         assert "(unauthorized)" in error and "REBUNO_API_KEY" in error
-        assert "(unauthorized)" in cli.error("agent", "ls", REBUNO_API_KEY="wrong")
+        error = cli.error("agent", "ls", REBUNO_API_KEY="wrong")
+        assert error.endswith("(unauthorized); it came from REBUNO_API_KEY\n")
         error = cli.error("agent", "ls", code=2, REBUNO_API_KEY="two\nlines")
         assert "control characters" in error and "two" not in error
 

@@ -149,7 +149,7 @@ class TestNoKernel:
                 "answered with HTTP status 502, which is no answer",
             ),
             ((302, "text/plain", ""), "answered with HTTP status 302, which is no answer"),
-            (as_json({"detail": "x"}, 404), "answered with HTTP status 404 and no reason"),
+            (as_json({"detail": "x"}, 404), "status 404 and no reason; is it a kernel?"),
         ],
     )
     def test_is_said(self, serve: Serve, answer: tuple[int, str, str], message: str) -> None:

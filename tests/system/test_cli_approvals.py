@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 import unicodedata
 from collections.abc import Callable
 from typing import Any
@@ -10,8 +9,7 @@ from typing import Any
 import pytest
 
 from harness import Attempt, FakeAgent, Kernel, eventually
-from harness.cli import COMMAND_S, Cli, Following
-from harness.kernel import BINARY
+from harness.cli import Cli, Following
 from harness.policies import bundle, rule
 
 NewKernel = Callable[..., Kernel]
@@ -209,19 +207,6 @@ def columns_of(line: str) -> int:
 class TestTerminal:
     """A line that the terminal broke by itself could look like another one."""
 
-    def on_terminal(self, cli: Cli, columns: int, *words: str) -> list[str]:
-        shell = f"stty cols {columns}; {BINARY} {' '.join(words)}"
-        done = subprocess.run(
-            ["script", "-qec", shell, "/dev/null"],
-            check=False,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            env=cli.environment({"TERM": "xterm", "NO_COLOR": "1"}),
-            timeout=COMMAND_S,
-        )
-        assert done.returncode == 0, done
-        return done.stdout.decode().replace("\r\n", "\n").splitlines()
-
     @pytest.mark.parametrize("columns", [80, 200])
     def test_no_line_is_wider(self, cli: Cli, agent: FakeAgent, run: Attempt, columns: int) -> None:
         gated(cli.kernel, agent, message="a long message " * 20, approvers=["x" * 200])
@@ -233,11 +218,11 @@ class TestTerminal:
             "many": [f"item {n}" for n in range(50)],
         }
         identity = hold(run, "fs_" + "z" * 500, args)
-        shown = self.on_terminal(cli, columns, "approval", "get", identity)
+        shown = cli.on_terminal(columns, "approval", "get", identity, NO_COLOR="1")
         assert max(columns_of(line) for line in shown) <= columns
         assert any("; rm -rf /" in line for line in shown)
         for words in (["approval", "ls"], ["approval", "ls", "--status", "all"]):
-            listed = self.on_terminal(cli, columns, *words)
+            listed = cli.on_terminal(columns, *words, NO_COLOR="1")
             assert max(columns_of(line) for line in listed) <= columns
             assert any(identity[:SHORT] in line for line in listed)
 

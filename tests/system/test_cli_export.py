@@ -54,14 +54,26 @@ class TestTokens:
             "TOKENS",
             "ERROR",
         ]
-        assert [line.split()[-1] for line in shown[2:]] == ["1200/85", "?/7", "5/?", "succeeded"]
+        assert [line.split()[-1] for line in shown[2:]] == [
+            "1200/85",
+            "?/7",
+            "5/?",
+            "succeeded",
+        ]
 
     def test_no_column_without_any(self, serve: Serve) -> None:
         run = ScriptedExecution(A)
         run.step("look")
         model_call(run, 1, None)
         title = serve(run).run("exec", "steps", A).stdout.splitlines()[0]
-        assert title.split() == ["KIND", "TARGET", "ARGS", "STATUS", "DURATION", "ERROR"]
+        assert title.split() == [
+            "KIND",
+            "TARGET",
+            "ARGS",
+            "STATUS",
+            "DURATION",
+            "ERROR",
+        ]
 
     def test_their_sum(self, serve: Serve) -> None:
         kernel = serve(self.run())
@@ -114,6 +126,13 @@ class TestTokens:
         }
 
 
+def told(path: str, size: int, *, steps: str, events: str) -> str:
+    return (
+        f"exported {A[:18]} to {path}: {steps}, {events}, {size / 1024:.1f} KiB; replay it with "
+        f"'python -m rebuno.testing.replay {path} MODULE:FUNCTION'\n"
+    )
+
+
 class TestExport:
     def run(self, **fields: Any) -> ScriptedExecution:
         run = ScriptedExecution(A, **fields)
@@ -125,8 +144,14 @@ class TestExport:
     def test_to_a_file(self, serve: Serve, tmp_path: Path) -> None:
         run = self.run(output=1)
         done = serve(run).run("exec", "export", A[:18], "--output", "run.json", cwd=tmp_path)
-        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+        assert (done.returncode, done.stdout) == (0, "")
         text = (tmp_path / "run.json").read_text()
+        assert done.stderr == told(
+            "run.json",
+            len(text.encode()),
+            steps="2 steps",
+            events=f"{len(run.events)} events",
+        )
         assert text.startswith('{"rebuno_export":1,\n')
         content = json.loads(text)
         assert content.pop("exported_at").endswith("Z")
@@ -148,13 +173,22 @@ class TestExport:
 
     def test_an_empty_run(self, serve: Serve) -> None:
         content = json.loads(serve(ScriptedExecution(A)).run("exec", "export", A).stdout)
-        assert (content["previous"], content["steps"], content["events"]) == (None, [], [])
+        assert (content["previous"], content["steps"], content["events"]) == (
+            None,
+            [],
+            [],
+        )
 
     def test_one_that_goes_on(self, serve: Serve, tmp_path: Path) -> None:
-        kernel = serve(self.run(status="running"))
+        run = ScriptedExecution(A, status="running")
+        run.event("execution.created", by="x" * 1000)
+        kernel = serve(run)
         done = kernel.run("exec", "export", A, "--output", "run.json", cwd=tmp_path)
         assert done.returncode == 0
-        assert done.stderr == f"{A[:18]} goes on: it is exported as far as it has got\n"
+        size = (tmp_path / "run.json").stat().st_size
+        assert done.stderr == told("run.json", size, steps="0 steps", events="1 event") + (
+            f"{A[:18]} goes on: it is exported as far as it has got\n"
+        )
         content = json.loads((tmp_path / "run.json").read_text())
         assert content["execution"]["status"] == "running"
 
@@ -183,7 +217,7 @@ class TestExport:
             attempt = agent.take_attempt(identity)
             attempt.record("look", {"n": turn}, {"found": 1e2})
             attempt.complete(turn, state={"turn": turn}).expect(204)
-        cli.out("exec", "export", identity, "--output", "run.json")
+        assert cli.run("exec", "export", identity, "--output", "run.json").returncode == 0
         text = (cli.folder / "run.json").read_text()
         content = json.loads(text)
         client = kernel.client()
@@ -253,7 +287,7 @@ class TestNoHalfFile:
             "exec", "export", A, "--output", "none/run.json", cwd=folder
         )
         assert done.returncode == 1
-        assert done.stderr == "error: cannot write none/run.json: No such file or directory\n"
+        assert done.stderr == "error: cannot write none/run.json: its folder does not exist\n"
 
 
 def test_a_device_is_not_replaced(serve: Serve) -> None:

@@ -72,6 +72,7 @@ static void refuses(void **state)
         {{"--stat=x"}, "unknown flag --stat; did you mean --status?"},
         {{"--zebra"}, "unknown flag --zebra"},
         {{"-x"}, "unknown flag -x"},
+        {{"-l"}, "unknown flag -l; did you mean --limit?"},
         {{"--json=1"}, "--json takes no value"},
         {{"--limit"}, "--limit needs a value: --limit N"},
         {{"--limit", "--json"}, "--limit needs a value: --limit N"},

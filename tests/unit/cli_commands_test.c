@@ -43,6 +43,34 @@ static void check_contains(const char *text, const char *what)
     CHECKF(strstr(text, what) != NULL, "no \"%s\" in:\n%s", what, text);
 }
 
+/* The same in a help text, where it may go on in a line below. */
+static void check_tells(const char *text, const char *what)
+{
+    struct buf joined = {0};
+
+    for (; *text != '\0'; text++) {
+        if (*text != '\n') {
+            buf_add_byte(&joined, *text);
+            continue;
+        }
+        text += strspn(text + 1, " ");
+        buf_add_byte(&joined, ' ');
+    }
+    buf_add_byte(&joined, '\0');
+    check_contains(joined.p, what);
+    buf_free(&joined);
+}
+
+static void check_fits_a_terminal(const char *help)
+{
+    while (*help != '\0') {
+        size_t n = strcspn(help, "\n");
+
+        CHECKF(n <= 80, "%zu columns: %.*s", n, (int)n, help);
+        help += n + 1;
+    }
+}
+
 static void usage_errors_exit_with_2(void **state)
 {
     static const struct {
@@ -74,7 +102,25 @@ static void usage_errors_exit_with_2(void **state)
         {{"exec", "fork", "0199", "--at", "0"},
          "error: --at: expected an event's number, from 1, not \"0\"\n"},
         {{"exec", "diff", "0199"}, "error: 'rebuno exec diff' needs A B\n"},
-        {{"exec", "create", "a", "{\"x\": }"}, "error: the input: invalid JSON at byte 6 "},
+        {{"exec", "create", "a", "{\"x\": }"},
+         "error: the input must be JSON: invalid JSON at byte 6 "},
+        {{"exec", "create", "a", "hello"},
+         "error: the input must be JSON: invalid JSON at byte 0 (line 1, column 1): expected a "
+         "value; a text is JSON with quotes of its own: '\"hello\"'\n"
+         "see 'rebuno exec create --help'\n"},
+        {{"exec", "create", "a", "it's"},
+         "error: the input must be JSON: invalid JSON at byte 0 (line 1, column 1): expected a "
+         "value; a text is JSON with quotes of its own: '\"some text\"'\n"},
+        {{"exec", "create", "a", "{x: 1}"},
+         "error: the input must be JSON: invalid JSON at byte 1 (line 1, column 2): expected a "
+         "string as key; in a shell, JSON goes between single quotes and has double ones inside: "
+         "'{\"task\": \"fix the build\"}'\n"},
+        {{"exec", "create", "a", "{x:", "1}"},
+         "error: unexpected argument \"1}\"; the input is one argument, in quotes: "
+         "'{\"task\": \"fix the build\"}'\nsee 'rebuno exec create --help'\n"},
+        {{"exec", "export", "0199", "-o", "x"}, "error: unknown flag -o; did you mean --output?\n"},
+        {{"agent", "ls", "--url", "http://h:1/v0/"},
+         "error: --url: expected the kernel's address alone, without /v0\n"},
         {{"agent", "ls", "--url", "ftp://x"},
          "error: --url: expected http://host:port or https://host, not \"ftp://x\"\n"},
         {{"approvals"},
@@ -132,7 +178,7 @@ static void help_has_every_command_and_flag(void **state)
         const struct arg_flag *flags = command_flags(&table[i], &n_flags);
 
         check_contains(overview.out, table[i].name);
-        check_contains(overview.out, table[i].summary);
+        check_tells(overview.out, table[i].summary);
         snprintf(name, sizeof name, "%s", table[i].name);
         second = strchr(name, ' ');
         if (second != NULL)
@@ -143,9 +189,11 @@ static void help_has_every_command_and_flag(void **state)
         CHECKF(strcmp(r.out, same.out) == 0, "%s", table[i].name);
         for (size_t j = 0; j < n_flags; j++)
             check_contains(r.out, flags[j].name);
+        check_fits_a_terminal(r.out);
         result_free(&r);
         result_free(&same);
     }
+    check_fits_a_terminal(overview.out);
     result_free(&overview);
 }
 
@@ -163,11 +211,11 @@ static void kernel_help_has_every_setting(void **state)
             check_contains(text, table[i].flag);
         if (table[i].env != NULL)
             check_contains(text, table[i].env);
-        check_contains(text, table[i].help);
+        check_tells(text, table[i].help);
     }
-    check_contains(dev.out, "REBUNO_LISTEN_ADDR; default 127.0.0.1:8080");
-    check_contains(server.out, "REBUNO_LISTEN_ADDR; default :8080");
-    check_contains(server.out, "REBUNO_DB_URL; required");
+    check_tells(dev.out, "REBUNO_LISTEN_ADDR; default 127.0.0.1:8080");
+    check_tells(server.out, "REBUNO_LISTEN_ADDR; default :8080");
+    check_tells(server.out, "REBUNO_DB_URL; required");
     result_free(&server);
     result_free(&dev);
 }

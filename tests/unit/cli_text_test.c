@@ -65,6 +65,8 @@ static void fits(void **state)
         {STR_INIT("日本語"), 6, STR_INIT("日本語")},
         {STR_INIT("日本語"), 5, STR_INIT("日本…")},
         {STR_INIT("日本語"), 4, STR_INIT("日…")},
+        {STR_INIT("✅⚡❌✓"), 7, STR_INIT("✅⚡❌✓")}, /* by their East Asian Width: W W W N */
+        {STR_INIT("✅⚡❌✓"), 6, STR_INIT("✅⚡…")},
         {STR_INIT("e\xcc\x81x"), 2,
          STR_INIT("e\xcc\x81x")}, /* a combining accent takes no column */
     };
@@ -138,21 +140,25 @@ static void walks_lines(void **state)
 static void puts_json_on_one_line(void **state)
 {
     static const struct {
-        struct str in, out;
+        struct str in, out, spaced;
     } cases[] = {
-        {STR_INIT("{\n  \"a b\": [1,\t2],\r\n \"q\\\" \\\\\" : \"x y\"\n}"),
-         STR_INIT("{\"a b\":[1,2],\"q\\\" \\\\\":\"x y\"}")},
-        {STR_INIT(" 1 "), STR_INIT("1")},
-        {STR_INIT("\"\\\\\""), STR_INIT("\"\\\\\"")},
+        {STR_INIT("{\n  \"a b\": [1,\t2],\r\n \"q\\\" \\\\\" : \"x,y z\"\n}"),
+         STR_INIT("{\"a b\":[1,2],\"q\\\" \\\\\":\"x,y z\"}"),
+         STR_INIT("{\"a b\":[1, 2], \"q\\\" \\\\\":\"x,y z\"}")},
+        {STR_INIT(" 1 "), STR_INIT("1"), STR_INIT("1")},
+        {STR_INIT("\"\\\\\""), STR_INIT("\"\\\\\""), STR_INIT("\"\\\\\"")},
     };
 
     (void)state;
     for (size_t i = 0; i < COUNT(cases); i++) {
-        struct buf out = {0};
+        struct buf out = {0}, spaced = {0};
 
         text_json_line(&out, cases[i].in);
+        text_json_spaced(&spaced, cases[i].in);
         CHECK_STR(buf_str(&out), cases[i].out);
+        CHECK_STR(buf_str(&spaced), cases[i].spaced);
         buf_free(&out);
+        buf_free(&spaced);
     }
 }
 
@@ -245,27 +251,42 @@ static void aligns_columns(void **state)
 
 /* A narrow terminal takes from the widest of the columns that may be cut, so that the last one can
  * still be read. */
-static void narrows_on_a_terminal(void **state)
+static void check_narrow(size_t width, struct str last, const char *expected)
 {
     static const struct table_column columns[] = {
         {"ID", false, 0}, {"A", false, 30}, {"B", false, 20}, {"LAST", false, 0}};
     struct table t = {.columns = columns, .n_columns = COUNT(columns)};
-    struct cli c = {.width = 40};
+    struct cli c = {.width = width};
     char *text = NULL;
     size_t size = 0;
 
-    (void)state;
     c.out = open_memstream(&text, &size);
     table_add(&t, PAINT_NONE, STR("0123456789"));
     table_add(&t, PAINT_NONE, STR("aaaaaaaaaaaaaaaaaaaaaaaaa"));
     table_add(&t, PAINT_NONE, STR("bbbbbbbbbbb"));
-    table_add(&t, PAINT_NONE, STR("the last of them"));
+    table_add(&t, PAINT_NONE, last);
     table_print(&t, &c);
     fclose(c.out);
-    CHECK_STR(str_make(text, size), STR("ID          A         B         LAST\n"
-                                        "0123456789  aaaaaaa…  bbbbbbb…  the las…\n"));
+    CHECK_STR(str_make(text, size), str_of(expected));
     free(text);
     table_free(&t);
+}
+
+static void narrows_on_a_terminal(void **state)
+{
+    (void)state;
+    check_narrow(60, STR("the last of them, which is long"),
+                 "ID          A              B            LAST\n"
+                 "0123456789  aaaaaaaaaaaa…  bbbbbbbbbbb  the last of them, w…\n");
+    check_narrow(60, STR("short one"),
+                 "ID          A                         B            LAST\n"
+                 "0123456789  aaaaaaaaaaaaaaaaaaaaaaa…  bbbbbbbbbbb  short one\n");
+    check_narrow(40, STR("the last of them"),
+                 "ID          A         B         LAST\n"
+                 "0123456789  aaaaaaa…  bbbbbbb…  the las…\n");
+    check_narrow(40, STR(""),
+                 "ID          A           B           LAST\n" /* its title's */
+                 "0123456789  aaaaaaaaa…  bbbbbbbbb…\n");
 }
 
 static void keeps_values_in_their_column(void **state)

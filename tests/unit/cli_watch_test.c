@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "cli/event_line.h"
+#include "cli/event_put.h"
 #include "cli/sse.h"
 
 /* ---- server-sent events ---- */
@@ -144,6 +144,85 @@ static void tells_events(void **state)
     assert_int_equal(log.took_us, 30 * 1000000);
     free(text);
     event_log_free(&log);
+}
+
+/* Lines that a terminal of this width is given, and of each event the payload below if wanted. */
+static void check_on_terminal(size_t width, const char *mark, bool with_payload,
+                              const char *const *events, const char *expected)
+{
+    struct event_log log = {0};
+    struct cli c = {.width = width};
+    char *text = NULL;
+    size_t size = 0;
+
+    setenv("TZ", "UTC", 1);
+    tzset();
+    c.out = open_memstream(&text, &size);
+    for (; *events != NULL; events++) {
+        struct arena a = {0};
+        struct event event;
+
+        CHECKF(event_read(str_of(*events), &a, &event), "%s", *events);
+        event.mark = mark;
+        event_print(&log, &event, &c);
+        if (with_payload)
+            event_put_payload(&c, &event);
+        arena_free(&a);
+    }
+    fclose(c.out);
+    CHECK_STR(str_make(text, size), str_of(expected));
+    free(text);
+    event_log_free(&log);
+}
+
+static void fits_a_terminal(void **state)
+{
+    static const char *const events[] = {
+        "{\"event_seq\":1,\"type\":\"step.executing\"," AT("59") ",\"payload\":{" STEP("a") "}}",
+        "{\"event_seq\":2,\"type\":\"dispatch.failed\"," AT("59") ",\"payload\":{\"attempt\":1}}",
+        "{\"event_seq\":3,\"type\":\"execution.failed\",\"occurred_at\":\"2026-01-03T00:00:00Z\","
+        "\"payload\":{\"reason\":\"agent_error: 日本\"}}",
+        NULL};
+
+    (void)state;
+    check_on_terminal(74, NULL, false, events,
+                      "      2026-01-02\n"
+                      "   1  03:04:59.000  step.executing          tool_call search\n"
+                      "   2  03:04:59.000  dispatch.failed         attempt 1\n"
+                      "                                            the webhook did not take it; \n"
+                      "                                            the kernel's log says why\n"
+                      "      2026-01-03\n"
+                      "   3  00:00:00.000  execution.failed        agent_error: 日本\n");
+    check_on_terminal(60, NULL, false, events,
+                      "      2026-01-02\n"
+                      "   1  03:04:59.000  step.executing          tool_call search\n"
+                      "   2  03:04:59.000  dispatch.failed\n"
+                      "      attempt 1\n"
+                      "      the webhook did not take it; the kernel's log says why\n"
+                      "      2026-01-03\n"
+                      "   3  00:00:00.000  execution.failed\n"
+                      "      agent_error: 日本\n");
+    check_on_terminal(
+        78, "* ", true, events,
+        "      2026-01-02\n"
+        "   1  * 03:04:59.000  step.executing          tool_call search\n"
+        "      {\"step_id\":\"a\", \"step_type\":\"tool_call\", \"target\":\"search\"}\n"
+        "   2  * 03:04:59.000  dispatch.failed         attempt 1\n"
+        "                                              the webhook did not take it; \n"
+        "                                              the kernel's log says why\n"
+        "      {\"attempt\":1}\n"
+        "      2026-01-03\n"
+        "   3  * 00:00:00.000  execution.failed        agent_error: 日本\n"
+        "      {\"reason\":\"agent_error: 日本\"}\n");
+}
+
+static void leaves_an_empty_payload_out(void **state)
+{
+    static const char *const events[] = {
+        "{\"event_seq\":1,\"type\":\"execution.resumed\",\"payload\":{ }}", NULL};
+
+    (void)state;
+    check_on_terminal(80, NULL, true, events, "   1                execution.resumed\n");
 }
 
 /* ---- approvals, limits and sessions ---- */
@@ -346,6 +425,8 @@ int main(void)
         cmocka_unit_test(reads_streams_cut_anywhere),
         cmocka_unit_test(stops_and_restarts),
         cmocka_unit_test(tells_events),
+        cmocka_unit_test(fits_a_terminal),
+        cmocka_unit_test(leaves_an_empty_payload_out),
         cmocka_unit_test(tells_gates_and_sessions),
         cmocka_unit_test(tells_forks_and_resources),
         cmocka_unit_test(keeps_the_output),
