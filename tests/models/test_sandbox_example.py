@@ -17,6 +17,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "integrations" / "sandbox" / 
 SCRIPT: list[Any] = [
     {"tool": "shell", "args": {"command": "cat answer; git branch --show-current"}},
     {"tool": "write_file", "args": {"path": "../answer", "content": "42"}},
+    {"tool": "shell", "args": {"command": f"echo {'4' * (128 << 10)} > answer"}},
     {"tool": "write_file", "args": {"path": "answer", "content": "42"}},
     {"tool": "shell", "args": {"command": "git commit -qam fix"}},
     {"tool": "open_pr", "args": {"title": "Answer", "body": "42"}},

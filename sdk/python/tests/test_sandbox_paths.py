@@ -127,12 +127,30 @@ async def test_what_is_no_file_is_refused(workspace: Workspace, path: str) -> No
     (workspace.path / "folder").mkdir()
     (workspace.path / "file").write_text("x")
     os.mkfifo(workspace.path / "fifo")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         with pytest.raises(PathRefused):
             await workspace.read_file(path)
         with pytest.raises(PathRefused):
             await workspace.write_file(path, "x")
     assert sorted(path.name for path in workspace.path.iterdir()) == ["fifo", "file", "folder"]
+
+
+@pytest.mark.parametrize("path", ["n" * 256, "é" * 128, "a\ud800b", "x" * 1001, "\0"])
+async def test_names_that_no_file_can_have_are_refused(workspace: Workspace, path: str) -> None:
+    for call in (workspace.read_file(path), workspace.write_file(path, "x"), workspace.list(path)):
+        with pytest.raises(PathRefused) as caught:
+            await call
+        assert str(caught.value).encode()  # a text that can be told
+
+
+async def test_text_that_is_none(workspace: Workspace) -> None:
+    """A model may be cut off within an emoji."""
+    await workspace.write_file("kept", "before")
+    with pytest.raises(SandboxError, match=r"kept: '\\ud83d' at 2 "):
+        await workspace.write_file("kept", "ok\ud83d")
+    assert await workspace.read_file("kept") == "before"
+    await workspace.write_file("kept", "ok\U0001f600")
+    assert await workspace.read_bytes("kept") == "ok😀".encode()
 
 
 async def test_sizes_are_limited(workspace: Workspace) -> None:

@@ -351,7 +351,7 @@ async def test_what_is_no_file_is_left_out_and_said(
         except PermissionError:
             pass
     with caplog.at_level(logging.WARNING, "rebuno"):
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             ref = await driver.checkpoint(handle)
     assert [entry for entry in expected if entry not in caplog.text] == []
     restored, _ = await driver.create(ref)

@@ -40,7 +40,10 @@ async def process(task: str) -> Result:
     @tool("shell", resources=["workspace"])
     async def shell(command: str) -> str:
         """Run a shell command in the repository and return its exit code and output."""
-        result = await workspace.shell(command, timeout=120)
+        try:
+            result = await workspace.shell(command, timeout=120)
+        except SandboxError as exc:  # such as a command that is too long
+            return str(exc)
         return f"exit code {result.exit_code}\n{result.output}"[-10000:]
 
     @tool("read_file")

@@ -3,7 +3,8 @@
 
 A folder's object names the objects below it, so the root's digest is the whole snapshot. Kept are
 contents, permission bits, symbolic links as they are, empty folders, and the files' times (builds
-go by them). Not kept: owners, extended attributes, setuid and setgid, that two names were one file.
+go by them). Not kept: owners, extended attributes, setuid, setgid and sticky bits, that two names
+were one file.
 Every step is relative to an open folder and follows no link, so nothing outside is ever touched,
 whatever is moved about meanwhile.
 """

@@ -17,6 +17,7 @@ from ._errors import SandboxError
 
 _SUPERVISOR = str(Path(__file__).with_name("_supervisor.py"))
 _PIECE = 1 << 16
+_KILLED = 128 + 9
 _OVERTIME_S = 30.0  # what the supervisor may take beyond the command's time
 _LAST_S = 2.0  # for the end of the output, when something that would not end holds the pipe
 
@@ -44,43 +45,43 @@ class Outcome:
 
 
 class Command:
-    """One command, run once."""
+    """One command, run once. `ended` is set by whoever runs it, once nothing of it is left."""
 
-    def __init__(self, order: Order, env: Mapping[str, str], output_bytes: int) -> None:
-        self._order = order
-        self._env = dict(env)
+    def __init__(self, output_bytes: int) -> None:
         self._output = _Output(output_bytes)
         self._cancelled = asyncio.Event()
         self.ended = asyncio.Event()
 
     def cancel(self) -> None:
-        """Ends the command and all that it started; `run` then returns."""
+        """Ends the command and all that it started, or keeps it from starting."""
         self._cancelled.set()
 
-    async def run(self) -> Outcome:
+    async def run(self, order: Order, env: Mapping[str, str]) -> Outcome:
         """Until nothing of the command is left, even when the caller is cancelled meanwhile."""
-        supervised = asyncio.ensure_future(self._supervised())
-        supervised.add_done_callback(lambda _: self.ended.set())
-        return await see_through(supervised, self.cancel)
+        if self._cancelled.is_set():
+            return Outcome("cancelled", _KILLED, 0, "")
+        return await see_through(asyncio.ensure_future(self._supervised(order, env)), self.cancel)
 
-    async def _supervised(self) -> Outcome:
+    async def _supervised(self, order: Order, env: Mapping[str, str]) -> Outcome:
         ours, theirs = socket.socketpair()
         with ours:
             async with self._draining() as pipe:
-                process = await self._start(theirs, pipe)
+                process = await self._start(env, theirs, pipe)
                 try:
-                    async with asyncio.timeout(self._order.seconds + _OVERTIME_S):
-                        said = await self._talk(ours)
+                    async with asyncio.timeout(order.seconds + _OVERTIME_S):
+                        said = await self._talk(order, ours)
                         await process.wait()
                 except TimeoutError as exc:
                     process.kill()
                     raise SandboxError("the supervisor of a command does not answer") from exc
         if "error" in said:
             raise SandboxError(f"the command could not be run: {said['error']}")
-        status = 137 if said["status"] is None else said["status"]
+        status = _KILLED if said["status"] is None else said["status"]
         return Outcome(said["ended"], status, said["left"], self._output.text())
 
-    async def _start(self, channel: socket.socket, pipe: int) -> asyncio.subprocess.Process:
+    async def _start(
+        self, env: Mapping[str, str], channel: socket.socket, pipe: int
+    ) -> asyncio.subprocess.Process:
         """Starts the supervisor; both ends that it was given are closed here."""
         try:
             return await asyncio.create_subprocess_exec(
@@ -89,18 +90,18 @@ class Command:
                 stdin=channel.fileno(),
                 stdout=pipe,
                 stderr=pipe,
-                env=self._env,
+                env=dict(env),
                 start_new_session=True,  # Ctrl-C is for the agent, which then ends this
             )
         finally:
             channel.close()
             os.close(pipe)
 
-    async def _talk(self, ours: socket.socket) -> dict[str, Any]:
+    async def _talk(self, order: Order, ours: socket.socket) -> dict[str, Any]:
         reader, writer = await asyncio.open_connection(sock=ours)
         ending = asyncio.ensure_future(self._pass_on(writer))
         try:
-            writer.write(json.dumps(asdict(self._order)).encode() + b"\n")
+            writer.write(json.dumps(asdict(order)).encode() + b"\n")
             line = await reader.readline()
             if not line:
                 raise SandboxError("the supervisor of a command was ended from outside")

@@ -101,12 +101,18 @@ def _named(path: str) -> Iterator[None]:
     try:
         yield
     except OSError as exc:
+        if exc.errno == errno.ENAMETOOLONG:
+            raise PathRefused(f"{path} has a name that is too long") from exc
         raise OSError(exc.errno, exc.strerror, path) from exc
 
 
 def _parts(path: str) -> list[str]:
     if "\0" in path or len(path) > _LENGTH:
         raise PathRefused(f"a path has no NUL character and at most {_LENGTH} others")
+    try:
+        os.fsencode(path)
+    except UnicodeEncodeError as exc:
+        raise PathRefused(f"{path!a} is no name that a file can have") from exc
     if path.startswith("/"):
         raise PathRefused(f"{path} is absolute: give it relative to the workspace")
     parts = [part for part in path.split("/") if part not in ("", ".")]

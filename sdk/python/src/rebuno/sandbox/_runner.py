@@ -78,6 +78,18 @@ class Runner:
         self, workspace: Path, command: str, *, seconds: float, running: "set[Command]"
     ) -> CommandResult:
         """Runs a shell command. Until it has ended it is among the running ones."""
+        call = Command(self.limits.output_bytes)
+        running.add(call)  # before anything is waited for: a pause finds it from the start
+        try:
+            outcome = await self._outcome(call, workspace, command, seconds)
+        finally:
+            running.discard(call)
+            call.ended.set()
+        return self._result(outcome, seconds)
+
+    async def _outcome(
+        self, call: Command, workspace: Path, command: str, seconds: float
+    ) -> Outcome:
         bubblewrap = await in_thread(self._bubblewrap)
         if not await in_thread(workspace.is_dir):
             raise SandboxGone(f"the workspace {workspace} is gone")
@@ -92,21 +104,9 @@ class Runner:
         )
         if bubblewrap is not None:
             order = replace(order, argv=bubblewrap.argv(self._view, workspace, argv))
-            return await self._started(order, self._environment("/tmp", WORKSPACE), running)
+            return await call.run(order, self._environment("/tmp", WORKSPACE))
         with self._private_folder() as folder:
-            env = self._environment(folder, str(workspace))
-            return await self._started(order, env, running)
-
-    async def _started(
-        self, order: Order, env: Mapping[str, str], running: "set[Command]"
-    ) -> CommandResult:
-        command = Command(order, env, self.limits.output_bytes)
-        running.add(command)
-        try:
-            outcome = await command.run()
-        finally:
-            running.discard(command)
-        return self._result(outcome, order.seconds)
+            return await call.run(order, self._environment(folder, str(workspace)))
 
     def _result(self, outcome: Outcome, seconds: float) -> CommandResult:
         why = {

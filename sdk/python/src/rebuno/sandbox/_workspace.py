@@ -16,6 +16,8 @@ from ._runner import CommandResult, Runner
 from ._store import Store
 from ._threads import in_thread
 
+_COMMAND_BYTES = (128 << 10) - 1  # the longest argument that Linux hands to a program
+
 
 class Workspace:
     """A sandbox's files and commands. `LocalSandbox` makes it; `resource()` hands it out.
@@ -58,6 +60,12 @@ class Workspace:
         seconds = self._runner.limits.seconds if timeout is None else timeout
         if seconds <= 0:
             raise ValueError("timeout must be positive")
+        size = len(command.encode(errors="surrogatepass"))
+        if size > _COMMAND_BYTES:
+            raise SandboxError(
+                f"the command has {size} bytes, more than the {_COMMAND_BYTES} that one may have: "
+                "write what is long to a file first"
+            )
         self._paused = False
         return await self._runner.run(self.path, command, seconds=seconds, running=self._running)
 
@@ -77,7 +85,7 @@ class Workspace:
     async def write_file(self, path: str, content: str | bytes) -> None:
         """Replaces a file's contents, creating it and the folders above it if needed."""
         self._paused = False
-        data = content.encode() if isinstance(content, str) else content
+        data = _encoded(path, content) if isinstance(content, str) else content
         if len(data) > self._runner.limits.file_bytes:
             raise SandboxError(
                 f"{path}: {len(data)} bytes, more than the {self._runner.limits.file_bytes} "
@@ -128,3 +136,11 @@ class Workspace:
             index.end()
             self._index = index
         return captured
+
+
+def _encoded(path: str, content: str) -> bytes:
+    try:
+        return content.encode()
+    except UnicodeEncodeError as exc:  # half of a pair, which JSON can hold
+        at = content[exc.start]
+        raise SandboxError(f"{path}: {at!a} at {exc.start} is no character of a text") from exc
