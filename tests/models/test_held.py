@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import sdks
 from governed import ended, event_types, governed, pending
-from real_kernel import DEADLINE, SECRET, Process, register
-from rebuno import Client, execution, tool
-from rebuno.testing import ScriptedModel
+from real_kernel import DEADLINE, PROBE, SECRET, Process, live, register, until_watched
+from rebuno import Client, tool
+from rebuno.testing import ModelRequest, ScriptedModel, Turn
 from sdks import LOOPS, Setting
 from test_sdks import ANSWER, both_ways, every_loop, process_of
 
@@ -209,14 +209,7 @@ async def test_live_deltas(kernel_url: str, client: Client) -> None:
     seen: list[str] = []
 
     async def process(given: Any) -> Any:
-        context = execution()
-        probe, _ = await context.begin_llm("probe", {})
-        number = 0
-        while not seen:  # nothing else tells that the watcher is there
-            await context.publish_llm_delta(probe, number, "probe")
-            number += 1
-            await asyncio.sleep(0.01)
-        await context.record_llm(probe, None)
+        await until_watched(seen)
         return await process_of(sdks.openai_chat, Setting(model.origin, [], True))(given)
 
     async def watch() -> None:
@@ -231,7 +224,7 @@ async def test_live_deltas(kernel_url: str, client: Client) -> None:
         watching = asyncio.create_task(watch())
         assert (await ended(client, created.id)).output == "one two three"
         await asyncio.wait_for(watching, DEADLINE)
-    words = [delta for delta in seen if delta != "probe"]
+    words = [delta for delta in seen if delta != PROBE]
     assert "".join(words).endswith("data: [DONE]\n\n")
     for word in ("one", " two", " three"):
         (delta,) = [delta for delta in words if json.dumps(word) in delta]
@@ -258,15 +251,22 @@ class Doomed:
 
 async def test_killed_in_mid_stream(kernel_url: str, client: Client, tmp_path: Path) -> None:
     """The next attempt asks again; one outcome is recorded."""
-    first = {"text": "one two three", "stall_after": 2}
+    watched = asyncio.Event()
+
+    async def first(request: ModelRequest) -> Turn:
+        await watched.wait()
+        return Turn(text="one two three", stall_after=2)
+
     async with ScriptedModel([first, "one two three"]) as model:
         doomed = Doomed(kernel_url, tmp_path, model.origin)
         try:
             process = await doomed.start()
             created = await client.create("doomed", {})
-            async for _ in client.stream(created.id):
-                break
-            await model.until_asked(1)
+            async with live(client, created.id) as lines, asyncio.timeout(DEADLINE):
+                watched.set()
+                async for line in lines:
+                    if line.startswith("data: "):
+                        break
             process.end(signal.SIGKILL)
             await doomed.start()
             assert (await ended(client, created.id)).output == "one two three"

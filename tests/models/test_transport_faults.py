@@ -159,7 +159,7 @@ async def test_a_provider_that_does_not_answer(client: Client, is_streamed: bool
         async def process(given: Any) -> Any:
             async with http_client() as http:
                 openai = AsyncOpenAI(
-                    base_url=model.url, api_key="k", http_client=http, timeout=0.2, max_retries=1
+                    base_url=model.url, api_key="k", http_client=http, timeout=1, max_retries=1
                 )
                 await openai.chat.completions.create(stream=is_streamed, **QUESTION)
 

@@ -5,7 +5,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from subprocess import PIPE, STDOUT, Popen
@@ -14,10 +14,11 @@ from typing import IO, Any
 import httpx2
 import uvicorn
 
-from rebuno import Agent, Client
+from rebuno import Agent, Client, execution
 
 BIN = os.environ.get("REBUNO_BIN", "")
 SECRET = "real-secret"
+PROBE = "probe"
 DEADLINE = 30.0
 URL = re.compile(r"http://[\w.\[\]:-]+:\d+")
 
@@ -91,6 +92,29 @@ async def serving(
     finally:
         server.should_exit = True
         await task
+
+
+async def until_watched(seen: Sequence[str]) -> None:
+    """In a handler: publishes PROBE until it is `seen`, for nothing else tells of a watcher."""
+    context = execution()
+    step_id, _ = await context.begin_llm(PROBE, {})
+    deadline, number = time.monotonic() + DEADLINE, 0
+    while not seen:
+        assert time.monotonic() < deadline, "nobody watches"
+        await context.publish_llm_delta(step_id, number, PROBE)
+        number += 1
+        await asyncio.sleep(0.01)
+    await context.record_llm(step_id, None)
+
+
+@asynccontextmanager
+async def live(client: Client, execution_id: str) -> AsyncIterator[AsyncIterator[str]]:
+    """The lines of the live stream: of all that is published from the moment of entering on."""
+    url = f"{client.base_url}/v0/executions/{execution_id}/stream"
+    headers = {"Accept": "text/event-stream"}
+    async with httpx2.AsyncClient() as http, http.stream("GET", url, headers=headers) as answer:
+        assert answer.status_code == 200
+        yield answer.aiter_lines()
 
 
 async def until(condition: Callable[[], Any], within: float = DEADLINE) -> None:

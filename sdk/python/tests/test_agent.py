@@ -9,7 +9,7 @@ import pytest
 from conftest import SECRET, Bench, until
 from fastapi import FastAPI
 from pydantic import BaseModel
-from scripted_kernel import error
+from scripted_kernel import DEADLINE, error
 
 from rebuno import Agent, execution, step, tool
 from rebuno._protocol import sign_request, webhook_signature
@@ -40,7 +40,7 @@ class Gate:
         return mine
 
     async def until(self, started: int, ended: int = 0) -> None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(DEADLINE):
             while self.started < started or len(self.ended) < ended:
                 self.changed.clear()
                 await self.changed.wait()

@@ -7,7 +7,7 @@ import anyio
 import pytest
 from conftest import Bench
 from drivers import Driver
-from scripted_kernel import Call, error
+from scripted_kernel import DEADLINE, Call, error
 
 from rebuno import (
     Blocked,
@@ -460,7 +460,7 @@ async def start(bench: Bench, driver: Waits, where: str, grace: float) -> Any:
     bench.kernel.add()
     agent = bench.agent(process, shutdown_grace=grace)
     await bench.deliver(agent)
-    await asyncio.wait_for(driver.begun.wait(), 5)
+    await asyncio.wait_for(driver.begun.wait(), DEADLINE)
     return agent
 
 
@@ -470,12 +470,12 @@ WHERE = pytest.mark.parametrize("where", ["after a step", "on completion"])
 @WHERE
 async def test_a_closing_agent_lets_a_capture_finish(bench: Bench, where: str) -> None:
     driver = Waits()
-    agent = await start(bench, driver, where, grace=5)
+    agent = await start(bench, driver, where, grace=60)
     closing = asyncio.create_task(agent.close())
     for _ in range(20):
         await asyncio.sleep(0)
     driver.go.set()
-    await asyncio.wait_for(closing, 5)
+    await asyncio.wait_for(closing, DEADLINE)
     assert driver.ended == "captured"
     last = bench.kernel.names()[-2:]
     assert last == (
@@ -498,10 +498,10 @@ async def test_after_the_grace_a_capture_is_cancelled(bench: Bench, where: str) 
 @WHERE
 async def test_a_superseded_capture_reports_nothing(bench: Bench, where: str) -> None:
     driver = Waits()
-    agent = await start(bench, driver, where, grace=5)
+    agent = await start(bench, driver, where, grace=60)
     bench.kernel.answer("heartbeat", error("lease_superseded", 409))
     await bench.time.elapse(30)
-    await asyncio.wait_for(agent.join(), 5)
+    await asyncio.wait_for(agent.join(), DEADLINE)
     assert driver.ended == "cancelled"
     assert bench.kernel.names()[-1] == "heartbeat"
 
@@ -521,8 +521,8 @@ async def test_a_capture_beside_a_held_call_is_seen_through(bench: Bench) -> Non
 
     agent = bench.agent(process)
     await bench.deliver(agent)
-    await asyncio.wait_for(driver.begun.wait(), 5)
+    await asyncio.wait_for(driver.begun.wait(), DEADLINE)
     driver.go.set()
-    await asyncio.wait_for(agent.join(), 5)
+    await asyncio.wait_for(agent.join(), DEADLINE)
     assert bench.kernel.names()[-3:] == ["steps", "complete", "steps"]
     assert bench.kernel.named("complete")[0].body["captures"]

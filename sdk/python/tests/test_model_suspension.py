@@ -10,7 +10,7 @@ from conftest import Bench, until
 from governed import ended, event_types, governed, pending
 from providers import SSE, URL, Chunks, Provider, recorded, said
 from real_kernel import BIN
-from scripted_kernel import DEADLINE
+from scripted_kernel import DEADLINE, Call
 from test_streaming import ASK, EVENTS, TEXT
 
 from rebuno import Blocked, Client, Terminated, execution, raise_for_refusal, step, tool
@@ -210,6 +210,25 @@ async def test_a_gateways_call_that_is_given_up(
     assert held_bench.kernel.names()[-1] == "release"
     for task in tasks:
         task.cancel()
+
+
+async def test_a_gateways_call_that_is_cancelled_on_its_way(held_bench: Bench) -> None:
+    """The kernel may have told it to proceed: the same."""
+    never, arrived = asyncio.Event(), asyncio.Event()
+
+    async def late(call: Call) -> None:
+        arrived.set()
+        await never.wait()
+
+    async def process(given: Any) -> Any:
+        asking = asyncio.create_task(execution().begin_llm("m1", {}))
+        await arrived.wait()
+        asking.cancel()
+        await held()
+
+    held_bench.kernel.answer("steps", late)
+    assert await held_bench.run(process) is None
+    assert held_bench.kernel.names() == ["get", "steps", "steps", "release"]
 
 
 HOLD_ALL = """

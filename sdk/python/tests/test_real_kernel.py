@@ -11,7 +11,18 @@ import httpx2
 import pytest
 from conftest import readme_blocks
 from governed import set_policy
-from real_kernel import BIN, DEADLINE, SECRET, Process, register, serving, types_of, until
+from real_kernel import (
+    BIN,
+    DEADLINE,
+    PROBE,
+    SECRET,
+    Process,
+    register,
+    serving,
+    types_of,
+    until,
+    until_watched,
+)
 
 import rebuno
 from rebuno import Client, Result, ToolError, execution, previous, step, tool
@@ -126,10 +137,10 @@ async def test_client_errors(client: Client, kernel_url: str) -> None:
 
 
 async def test_watch_and_stream(kernel_url: str, client: Client) -> None:
-    go = asyncio.Event()
+    pieces: list[str] = []
 
     async def process(given: Any) -> str:
-        await go.wait()
+        await until_watched(pieces)
         context = execution()
         step_id, _ = await context.begin_llm("model", {"model": "model"})
         for number in range(3):
@@ -137,35 +148,20 @@ async def test_watch_and_stream(kernel_url: str, client: Client) -> None:
         await context.record_llm(step_id, {"text": "whole"})
         return "done"
 
-    async def collect(pieces: list[str]) -> None:
+    async def collect() -> None:
         async for delta in client.stream(created.id):
             pieces.append(delta.data)
 
     async with serving(kernel_url, "talker", process):
         created = await client.create("talker")
-        pieces: list[str] = []
-        streaming = asyncio.create_task(collect(pieces))
-        seen = []
-        async for event in client.watch(created.id):
-            seen.append(event)
-            if event.type == "dispatch.acked":
-                # Long enough for the live tail to be connected: it shows only what comes after.
-                await until_connected(client, created.id)
-                go.set()
+        streaming = asyncio.create_task(collect())
+        seen = [event async for event in client.watch(created.id)]
         await asyncio.wait_for(streaming, DEADLINE)
     assert [event.event_seq for event in seen] == list(range(1, len(seen) + 1))
     assert seen[-1].type == "execution.completed"
     assert seen[-1].payload["output"] == "done"
-    assert pieces == [f"piece {number} é" for number in range(3)]
-
-
-async def until_connected(client: Client, execution_id: str) -> None:
-    """Returns when a second reader is connected, and so, in all likelihood, the first."""
-    async with httpx2.AsyncClient() as http:
-        url = f"{client.base_url}/v0/executions/{execution_id}/stream"
-        for _ in range(3):
-            async with http.stream("GET", url, headers={"Accept": "text/event-stream"}) as answer:
-                assert answer.status_code == 200
+    told = [piece for piece in pieces if piece != PROBE]
+    assert told == [f"piece {number} é" for number in range(3)]
 
 
 async def test_wait_takes_no_longer_than_asked(kernel_url: str, client: Client) -> None:

@@ -168,3 +168,52 @@ async def test_everything(kernel_url: str, client: Client, tmp_path: Path) -> No
         '- args.messages[0].content  "how is it?"',
         '+ args.messages[0].content  "how are you?"',
     )
+
+
+async def test_forks_of_forks(kernel_url: str, client: Client, tmp_path: Path) -> None:
+    """Made while steps were under way, so that their logs do not show what ran side by side."""
+    open_, going = asyncio.Event(), asyncio.Event()
+
+    @tool("slow")
+    async def slow(n: int) -> int:
+        going.set()
+        await open_.wait()
+        return n
+
+    @tool("quick")
+    async def quick(n: int) -> int:
+        return n
+
+    @tool("outer")
+    async def outer() -> int:
+        found: int = await step("inner", lambda: 7)
+        await open_.wait()
+        return found
+
+    async def process(given: Any) -> list[Any]:
+        return list(await asyncio.gather(slow(1), quick(2), outer()))
+
+    async def settled(execution_id: str) -> int:
+        """The number of the event that settled the second of the quick ones."""
+        while True:
+            log = await client.events(execution_id, limit=1000)
+            ends = [event.event_seq for event in log if event.type == "step.succeeded"]
+            if len(ends) >= 2:
+                return ends[1]
+            await asyncio.sleep(0.01)
+
+    async with serving(kernel_url, "forked", process):
+        run = await client.create("forked")
+        async with asyncio.timeout(DEADLINE):
+            await going.wait()
+            seq = await settled(run.id)
+        open_.set()
+        await ended(client, run.id)
+        for generation in range(3):
+            run = await client.fork(run.id, at_seq=seq)
+            done = await ended(client, run.id)
+            assert done.output == [1, 2, 7]
+            path = tmp_path / f"{generation}.json"
+            content = await export(kernel_url, run.id, path)
+            seq = content["events"][-2]["event_seq"]
+            assert (await replay(path, process)).output == [1, 2, 7]

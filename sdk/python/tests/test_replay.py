@@ -84,6 +84,10 @@ class TestIdentity:
         known = (case["execution_id"], case["kind"], case["target"])
         assert _identity.step_id(*known, hashed, case["occurrence"]) == case["step_id"]
 
+    def test_as_deep_as_the_kernel_takes_it(self) -> None:
+        text = '{"a":[' * 450 + "]}" * 450
+        assert _identity.canonical(_identity.parse(text)) == text
+
 
 class TestItReplays:
     async def test_in_full(self) -> None:
@@ -338,6 +342,25 @@ class TestDivergence:
         assert ["old" in line for line in gone.difference] == [True, False]
         assert ["new" in line for line in gone.difference] == [False, True]
 
+    async def test_what_drives_a_terminal_is_escaped(self) -> None:
+        run = Run()
+        run.step("look", {"n": "a\u202eb"}, result=1)
+
+        async def process() -> None:
+            await tool("look\x1b[31m")(lambda n: n)("c\u202ed")
+
+        with pytest.raises(Divergence) as caught:
+            await replay(run.export(), process)
+        assert "look\\x1b[31m" in str(caught.value)
+        assert "a\\u202eb" in str(caught.value)
+
+        async def other() -> None:
+            await look("👩\u200d🚀\u202e")
+
+        with pytest.raises(Divergence) as caught:
+            await replay(run.export(), other)
+        assert caught.value.difference == ('- args.n  "a\\u202eb"', '+ args.n  "👩\u200d🚀\\u202e"')
+
     async def test_it_survives_pickle(self) -> None:
         async def process() -> None:
             await look(7)
@@ -588,9 +611,9 @@ class TestFiles:
     @pytest.mark.parametrize(
         ("text", "says"),
         [
-            ("{", "is no JSON"),
-            ("[]", "make one with 'rebuno exec export'"),
-            ('{"steps": []}', "make one with 'rebuno exec export'"),
+            ("{", "is no JSON: .*; make one with 'rebuno exec export"),
+            ("[]", "make one with 'rebuno exec export ID --output FILE'"),
+            ('{"steps": []}', "make one with 'rebuno exec export ID --output FILE'"),
             ('{"rebuno_export": 2}', "version 2"),
         ],
     )
@@ -599,6 +622,13 @@ class TestFiles:
         path.write_text(text)
         with pytest.raises(ValueError, match=says):
             Recording.of(path)
+
+    def test_none_at_all(self, tmp_path: Path) -> None:
+        says = "run.json cannot be read: No such file or directory; make one with 'rebuno exec exp"
+        with pytest.raises(FileNotFoundError, match=says):
+            Recording.of(tmp_path / "run.json")
+        with pytest.raises(IsADirectoryError, match="cannot be read: Is a directory; make one"):
+            Recording.of(tmp_path)
 
     def test_fields_that_it_does_not_know(self) -> None:
         content = three().export() | {"more": 1}
@@ -615,6 +645,7 @@ class TestCommand:
             "look = tool('look')(lambda n: n)\n"
             "async def process():\n    return [await look(1)]\n"
             "async def other():\n    return [await look(2)]\n"
+            "async def fails():\n    await look(1)\n    raise ValueError('no\\x1b[2J luck')\n"
         )
         command = [sys.executable, "-m", "rebuno.testing.replay", "run.json", handler, *words]
         done = subprocess.run(
@@ -648,9 +679,51 @@ class TestCommand:
         assert code == 0
         assert said.endswith("the recording ends here, and the handler goes on\n")
 
-    @pytest.mark.parametrize("handler", ["agent:nothing", "nothing:process", "agent"])
-    def test_no_such_handler(self, tmp_path: Path, handler: str) -> None:
+    def failed(self, reason: str) -> Run:
+        return self.run(status="failed", failure_reason=reason)
+
+    def test_a_failure_as_recorded(self, tmp_path: Path) -> None:
+        reason = "agent_error: ValueError: no\x1b[2J luck"
+        code, said = self.go(tmp_path, self.failed(reason), "agent:fails")
+        assert (code, said) == (
+            0,
+            "1 of 1 steps of run.json replayed\n"
+            "the handler failed as the run had: agent_error: ValueError: no\\x1b[2J luck\n",
+        )
+
+    @pytest.mark.parametrize(
+        ("run", "handler", "came", "had"),
+        [
+            ("tool_error: x", "fails", "failed: agent_error: Val", "had failed: tool_error: x"),
+            ("tool_error: x", "process", "completed\n", "had failed: tool_error: x"),
+            ("", "fails", "failed: agent_error: ValueError: no\\x1b[2J", "had completed\n"),
+        ],
+    )
+    def test_another_failure(
+        self, tmp_path: Path, run: str, handler: str, came: str, had: str
+    ) -> None:
+        """What was recorded, and what came; and where, without an escape that is the terminal's."""
+        recorded = self.failed(run) if run else self.run(output=[1])
+        code, said = self.go(tmp_path, recorded, f"agent:{handler}")
+        assert code == 1
+        assert f"the handler {came}" in said
+        assert f"the run {had}" in said
+        assert (f"(in fails, {tmp_path}/agent.py:10)" in said) is (handler == "fails")
+        assert "\x1b" not in said
+
+    @pytest.mark.parametrize(
+        ("handler", "says"),
+        [
+            ("agent:nothing", "agent has no function 'nothing': name it as MODULE:FUNCTION"),
+            ("nothing:process", "there is no module nothing in "),
+            ("agent", "'agent': name the handler as MODULE:FUNCTION, such as agent:process"),
+            ("agent.py:other", "name the handler as MODULE:FUNCTION, such as agent:other"),
+            ("broken:process", "broken cannot be imported: ModuleNotFoundError: No module named"),
+        ],
+    )
+    def test_no_such_handler(self, tmp_path: Path, handler: str, says: str) -> None:
+        (tmp_path / "broken.py").write_text("import no_such_package\n")
         code, said = self.go(tmp_path, self.run(), handler)
         assert code == 2
-        assert "error: " in said
+        assert f"error: {says}" in said or f"error: {handler!r}: {says}" in said
         assert "Traceback" not in said

@@ -9,7 +9,7 @@ import anyio
 import pytest
 from conftest import Bench, until
 from drivers import Driver
-from scripted_kernel import Call, error
+from scripted_kernel import DEADLINE, Call, error
 
 from rebuno import (
     Blocked,
@@ -259,7 +259,7 @@ async def test_a_driver_may_take_steps(bench: Bench) -> None:
         await resource("ws", driver=Careful(), checkpoints=CheckpointPolicy(on_completion=False))
         return await step("write", lambda: 1, resources=["ws"])
 
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(DEADLINE):
         assert await bench.output(process) == 1
     targets = [call.body["target"] for call in bench.kernel.named("steps")]
     assert targets == ["provision", "sync", "write", "sync"]
@@ -446,7 +446,7 @@ async def test_a_cancellation_waits_for_a_thread_that_creates(bench: Bench) -> N
     class Slow(SyncDriver):
         def create(self, checkpoint_ref: str | None = None) -> tuple[str, Any]:
             begun.set()
-            assert go.wait(5)
+            assert go.wait(DEADLINE)
             return "handle", {"id": "box1"}
 
     async def process(given: Any) -> Any:
@@ -492,7 +492,7 @@ async def test_a_closing_agent_lets_an_opening_finish(bench: Bench) -> None:
     closing = asyncio.create_task(agent.close())
     await asyncio.sleep(0)
     driver.pause.set()
-    await asyncio.wait_for(closing, 5)
+    await asyncio.wait_for(closing, DEADLINE)
     assert bench.kernel.names()[:4] == ["get", "resources", "binding", "checkpoints"]
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -187,9 +188,23 @@ async def test_requests_that_are_none() -> None:
     async with ScriptedModel(["never"]) as model, httpx2.AsyncClient() as http:
         assert (await http.get(f"{model.url}/models")).status_code == 404
         assert (await http.post(f"{model.url}/nothing", json={})).status_code == 404
-        assert (await http.post(f"{model.url}/messages", content=b"[1]")).status_code == 400
+        for content in (b"[1]", b'{"a":' * 5000):
+            answer = await http.post(f"{model.url}/messages", content=content)
+            assert answer.status_code == 400
         assert model.requests == []
         assert (await http.post(f"{model.origin}/messages", json={"model": "m"})).is_success
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_arguments_that_are_no_json(path: str) -> None:
+    async with ScriptedModel([{"tool": "find", "args": "{oops"}]) as model:
+        answer = (await ask(model, path)).json()
+    found = {
+        "/chat/completions": lambda: answer["choices"][0]["message"]["tool_calls"][0]["function"],
+        "/responses": lambda: answer["output"][0],
+        "/messages": lambda: answer["content"][0],
+    }[path]()
+    assert found["input" if path == "/messages" else "arguments"] == "{oops"
 
 
 @pytest.mark.parametrize("gzip", [False, True])
@@ -214,7 +229,7 @@ async def test_a_model_that_stalls() -> None:
                 with pytest.raises(TimeoutError):
                     await asyncio.wait_for(anext(lines), 0.05)
         assert '"one"' in got[2]
-        async with httpx2.AsyncClient(timeout=0.05) as http:
+        async with httpx2.AsyncClient(timeout=httpx2.Timeout(None, read=0.05)) as http:
             for path in PATHS[:2]:
                 with pytest.raises(httpx2.ReadTimeout):
                     await http.post(model.url + path, json={"model": "m"})
@@ -294,8 +309,8 @@ async def test_turns_that_are_functions() -> None:
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: ScriptedModel([{"txet": "x"}]), "txet"),
-        (lambda: ScriptedModel([5]), "not a turn of a script: 5"),
+        (lambda: ScriptedModel([{"txet": "x"}]), "has no txet; it has args, body, .*text, tool"),
+        (lambda: ScriptedModel([5]), "not a turn of a script: 5; a turn is a text or an object"),
         (lambda: ScriptedModel([], by="chance"), "conversation"),
     ],
 )
@@ -322,8 +337,16 @@ async def test_as_a_process(tmp_path: Path, script: Any) -> None:
         process.end(15)
 
 
-@pytest.mark.parametrize("content", ["", "5", '[{"a": 1}]', None])
-def test_a_file_that_is_no_script(tmp_path: Path, content: str | None) -> None:
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ("", "no JSON: Expecting value: line 1 column 1 (char 0); a script is a JSON list of"),
+        ("5", "no script, which is a JSON list of turns, or an object with turns or models"),
+        ('[{"a": 1}]', "a turn of a script has no a; it has "),
+        (None, "cannot be read: No such file or directory; it is to hold a script, a JSON list"),
+    ],
+)
+def test_a_file_that_is_no_script(tmp_path: Path, content: str | None, says: str) -> None:
     if content is not None:
         (tmp_path / "script.json").write_text(content)
     ended = subprocess.run(
@@ -334,5 +357,23 @@ def test_a_file_that_is_no_script(tmp_path: Path, content: str | None) -> None:
         check=False,
     )
     assert ended.returncode == 1
-    assert ended.stderr.startswith("script.json: ")
+    assert ended.stderr.startswith(f"script.json: {says}")
+    assert "Traceback" not in ended.stderr
+
+
+@pytest.mark.parametrize("port", ["busy", "70000"])
+def test_a_port_that_cannot_be_had(tmp_path: Path, port: str) -> None:
+    (tmp_path / "script.json").write_text("[]")
+    with socket.create_server(("127.0.0.1", 0)) as busy:
+        number = str(busy.getsockname()[1]) if port == "busy" else port
+        ended = subprocess.run(
+            [sys.executable, "-m", "rebuno.testing.model", "script.json", "--port", number],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    assert ended.returncode == 1
+    assert ended.stderr.startswith(f"cannot listen on 127.0.0.1:{number}: ")
+    assert ended.stderr.count("\n") == 1
     assert "Traceback" not in ended.stderr

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from conftest import Bench, until
 from drivers import Driver
-from scripted_kernel import Call
+from scripted_kernel import DEADLINE, Call
 
 from rebuno import Blocked, execution, resource, step, tool
 
@@ -129,7 +129,7 @@ async def test_model_calls_run_side_by_side(bench: Bench) -> None:
             begun.extend([(await context.begin_llm("m", {}))[0] for _ in range(2)])
 
         first, _ = await context.begin_llm("m", {})
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(DEADLINE):
             await step("s", body)
         for step_id in (first, *begun):
             await context.record_llm(step_id, "said")
@@ -152,7 +152,7 @@ async def test_a_step_inside_a_step_does_not_wait_for_it(bench: Bench) -> None:
 
     async def process(given: Any) -> Any:
         await resource("ws", driver=Driver())
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(DEADLINE):
             return await asyncio.gather(step("outer", outer), log.call("beside"))
 
     assert await bench.output(process) == [["x", "y", "z"], "beside"]
@@ -268,13 +268,13 @@ async def test_a_closing_agent_starts_nothing_that_waits_its_turn(bench: Bench) 
         await asyncio.gather(step("waits", waits), log.call("queued"))
 
     bench.kernel.add()
-    agent = bench.agent(process, shutdown_grace=5)
+    agent = bench.agent(process, shutdown_grace=60)
     await bench.deliver(agent)
     await until(lambda: log.lines)
     closing = asyncio.create_task(agent.close())
     await until(lambda: all(dispatch._attempt.draining for dispatch in agent._dispatches))
     go.set()
-    await asyncio.wait_for(closing, 5)
+    await asyncio.wait_for(closing, DEADLINE)
     assert log.lines == ["waits"]
     assert bench.kernel.names()[-2:] == ["complete", "release"]
 
@@ -287,7 +287,7 @@ async def test_a_stop_ends_the_turn(bench: Bench) -> None:
         await resource("ws", driver=Driver())
         with pytest.raises(Blocked):
             await step("held", lambda: 1)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(DEADLINE):
             await step("next", lambda: 1)
 
     assert await bench.run(process) is None

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from conftest import Bench, until
-from scripted_kernel import Call, error
+from scripted_kernel import DEADLINE, Call, error
 
 from rebuno import Agent, execution, step
 from rebuno.errors import LeaseSuperseded
@@ -101,7 +101,7 @@ async def test_a_handler_between_steps_is_released_at_once(bench: Bench) -> None
 
     agent = await start(bench, process, grace=60)
     await started.wait()
-    await asyncio.wait_for(agent.close(), 5)
+    await asyncio.wait_for(agent.close(), DEADLINE)
     assert bench.kernel.names() == ["get", "release"]
 
 
@@ -208,7 +208,7 @@ async def test_a_thread_left_behind_is_refused(bench: Bench) -> None:
     def process(input: Any) -> None:
         """A sync handler cannot be cancelled: it goes on in its thread."""
         loop.call_soon_threadsafe(begun.set)
-        asyncio.run_coroutine_threadsafe(closed.wait(), loop).result(5)
+        asyncio.run_coroutine_threadsafe(closed.wait(), loop).result(DEADLINE)
         try:
             asyncio.run(step("s", lambda: 1))
         except LeaseSuperseded as exc:
@@ -218,7 +218,7 @@ async def test_a_thread_left_behind_is_refused(bench: Bench) -> None:
     await begun.wait()
     await agent.close()
     closed.set()
-    assert "given up" in str(await asyncio.wait_for(refused, 5))
+    assert "given up" in str(await asyncio.wait_for(refused, DEADLINE))
     assert bench.kernel.named("steps") == []
 
 
@@ -277,7 +277,7 @@ async def test_a_call_that_may_not_start_can_still_be_cancelled(bench: Bench) ->
     closing = asyncio.create_task(agent.close())
     await until_draining(agent)
     draining.set()
-    await asyncio.wait_for(timed_out.wait(), 2)
+    await asyncio.wait_for(timed_out.wait(), DEADLINE)
     body.go.set()
     await closing
     assert [call.body["target"] for call in bench.kernel.named("steps")] == ["first"]

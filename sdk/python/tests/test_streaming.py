@@ -280,10 +280,19 @@ async def test_a_handler_that_gives_up(bench: Bench, where: str) -> None:
 async def test_a_time_limit(bench: Bench) -> None:
     source = Chunks(EVENTS[0], asyncio.Event())
 
+    async def time_is_up(limit: asyncio.Timeout) -> None:
+        await source.waiting.wait()  # however long the machine takes to get there
+        limit.reschedule(0)
+
+    async def limited(provider: Provider) -> None:
+        async with asyncio.timeout(None) as limit, asyncio.TaskGroup() as beside:
+            beside.create_task(time_is_up(limit))
+            await read(provider)
+
     async def process(given: Any) -> Any:
         provider = Provider(httpx2.Response(200, headers=SSE, stream=source))
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(read(provider), 0.02)
+            await limited(provider)
 
     await bench.output(process)
     assert outcome(bench)[0] == "complete"

@@ -118,7 +118,7 @@ async def test_a_long_stream_is_in_memory_no_more_than_thrice(bench: Bench, piec
     agent._wire._client = client
     bench.kernel.add()
     await bench.deliver(agent)
-    await asyncio.wait_for(agent.join(), 60)
+    await asyncio.wait_for(agent.join(), 240)
     count, peak = bench.kernel.named("complete")[0].body["output"]
     assert count == length
     assert sizes[0] > length

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from conftest import Bench, until
 from drivers import Driver
-from scripted_kernel import error
+from scripted_kernel import DEADLINE, error
 from starlette.responses import JSONResponse
 
 from rebuno import (
@@ -195,7 +195,7 @@ async def test_calls_in_flight_end_first(bench: Bench) -> None:
         await asyncio.sleep(0)
     assert "suspend" not in bench.kernel.names()
     go.set()
-    await asyncio.wait_for(agent.join(), 5)
+    await asyncio.wait_for(agent.join(), DEADLINE)
     assert bench.kernel.names()[-2:] == ["complete", "suspend"]
 
 
@@ -340,7 +340,7 @@ async def test_two_at_once_in_one_body(bench: Bench) -> None:
         await resource("ws", driver=Driver())
         return await step("s", body)
 
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(DEADLINE):
         assert await bench.output(process) == 1
 
 
@@ -490,11 +490,11 @@ async def test_a_closing_agent_suspends_what_only_waits(bench: Bench) -> None:
         await asyncio.gather(ask("why?"), step("slow", go.wait))
 
     bench.kernel.add()
-    agent = bench.agent(process, shutdown_grace=5)
+    agent = bench.agent(process, shutdown_grace=60)
     await bench.deliver(agent)
     await bench.kernel.until_called("executions")
     closing = asyncio.create_task(agent.close())
     await until(lambda: all(dispatch._attempt.draining for dispatch in agent._dispatches))
     go.set()
-    await asyncio.wait_for(closing, 5)
+    await asyncio.wait_for(closing, DEADLINE)
     assert bench.kernel.names()[-2:] == ["complete", "suspend"]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from conftest import Bench, until
-from scripted_kernel import error
+from scripted_kernel import DEADLINE, error
 
 from rebuno import Blocked, ToolError, execution, step, tool
 
@@ -188,7 +188,7 @@ async def on_a_loop_of_its_own(bench: Bench, body: Body, main: Any, submissions:
         await asyncio.sleep(0)
     assert body.ended == ""
     body.go = True
-    await asyncio.wait_for(agent.join(), 5)
+    await asyncio.wait_for(agent.join(), DEADLINE)
 
 
 async def test_neighbours_on_a_loop_that_ends_with_the_stop(bench: Bench) -> None:
@@ -235,7 +235,7 @@ async def test_a_neighbour_that_waits_for_the_stop_is_not_waited_for_for_ever(
     bench.kernel.add()
     agent = bench.agent(lambda given: asyncio.run(main()))
     await bench.deliver(agent)
-    await asyncio.wait_for(agent.join(), 5)
+    await asyncio.wait_for(agent.join(), DEADLINE)
     assert targets(bench) == ["slow", "held"]
     # Its loop ended and cancelled it: it stays executing, and the run is given back.
     assert body.ended == "cancelled"

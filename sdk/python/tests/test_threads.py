@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from conftest import Bench
+from scripted_kernel import DEADLINE
 
 from rebuno import ToolError, execution, previous, step, tool
 
@@ -76,8 +77,13 @@ async def test_a_call_from_a_plain_thread(bench: Bench) -> None:
 async def test_a_timeout_on_another_loop_fails_the_step(bench: Bench) -> None:
     async def calls() -> str:
         try:
-            async with asyncio.timeout(0.01):
-                await step("s", asyncio.Event().wait)
+            async with asyncio.timeout(None) as limit:
+
+                async def body() -> None:
+                    limit.reschedule(0)  # its time is up, once it has begun
+                    await asyncio.Event().wait()
+
+                await step("s", body)
         except TimeoutError:
             return "timed out"
         return "not reached"
@@ -104,7 +110,7 @@ async def test_closing_cancels_what_runs_on_another_loop(bench: Bench) -> None:
     await bench.deliver(agent)
     await started.wait()
     await agent.close()
-    await asyncio.wait_for(cancelled, 5)
+    await asyncio.wait_for(cancelled, DEADLINE)
     assert bench.kernel.names() == ["get", "steps", "release"]
 
 
@@ -113,7 +119,7 @@ async def test_sync_bodies_do_not_wait_for_each_other(bench: Bench) -> None:
     barrier = threading.Barrier(count)
 
     def body(n: int) -> int:
-        barrier.wait(5)
+        barrier.wait(DEADLINE)
         return n
 
     async def process(input: Any) -> Any:
@@ -127,7 +133,7 @@ async def test_the_loop_is_not_blocked_by_a_sync_body(bench: Bench) -> None:
     ticked = threading.Event()
 
     def body() -> bool:
-        return ticked.wait(5)
+        return ticked.wait(DEADLINE)
 
     async def process(input: Any) -> Any:
         task = asyncio.create_task(step("s", body))
@@ -135,7 +141,7 @@ async def test_the_loop_is_not_blocked_by_a_sync_body(bench: Bench) -> None:
         await asyncio.sleep(0)
         ticked.set()
         assert await task
-        return time.monotonic() - started < 5
+        return time.monotonic() - started < DEADLINE
 
     assert await bench.output(process)
 

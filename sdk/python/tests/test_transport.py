@@ -115,6 +115,52 @@ async def test_other_bodies_pass_through(bench: Bench, content: bytes) -> None:
     assert bench.kernel.named("steps") == []
 
 
+@pytest.mark.parametrize("value", [b"[" * 5000 + b"]" * 5000, b"9" * 5000], ids=["deep", "long"])
+async def test_an_object_that_cannot_be_read_does_not_pass_by(bench: Bench, value: bytes) -> None:
+    """The provider would be asked without record and policy."""
+    provider = Provider()
+
+    async def process(given: Any) -> Any:
+        await provider.client().post(URL, content=b'{"model": "m1", "x": ' + value + b"}")
+
+    reason = await bench.failure(process)
+    assert reason.startswith("agent_error: TypeError: the model's request cannot be recorded: ")
+    assert provider.requests == []
+
+
+@pytest.mark.parametrize("option", ["proxy", "mounts"])
+async def test_what_httpx2_sends_by_another_way_is_recorded(bench: Bench, option: str) -> None:
+    """It would go past the client's transport."""
+    mounted = Provider(said({"text": "tea"}))
+    async with ScriptedModel(["tea"]) as model:
+        options = {"proxy": model.origin, "mounts": {"https://": None, "http://": mounted}}
+
+        async def process(given: Any) -> Any:
+            async with http_client(**{option: options[option]}) as http:
+                answer = await http.post("http://model.invalid/v1/messages", json={"model": "m1"})
+                return answer.status_code
+
+        assert await bench.output(process) == 200
+        assert outcome(bench)[0] == "complete"
+        assert (len(mounted.requests), len(model.requests)) == (
+            (0, 1) if option == "proxy" else (1, 0)
+        )
+
+
+def test_options_of_the_network_reach_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """httpx2 does not apply them to a transport that it is given."""
+    made: list[Any] = []
+
+    def make(**given: Any) -> Provider:
+        made.append(given)
+        return Provider()
+
+    monkeypatch.setattr(httpx2, "AsyncHTTPTransport", make)
+    network = {"verify": False, "limits": httpx2.Limits(max_connections=1), "trust_env": False}
+    assert http_client(timeout=3, **network).timeout == httpx2.Timeout(3)
+    assert made == [network]
+
+
 async def test_other_requests_pass_through(bench: Bench) -> None:
     provider = Provider(said([]), said({}), said({}))
 

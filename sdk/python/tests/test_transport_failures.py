@@ -154,14 +154,23 @@ async def test_a_body_that_is_no_text(bench: Bench) -> None:
     assert await bench.output(process) == live
 
 
+@pytest.mark.parametrize(
+    ("header", "value"),
+    [
+        ("Authorization", "Bearer sk-secret\n"),
+        ("x-goog-api-key", "sk-secret\n"),
+        ("OpenAI-Organization", "sk-secret\x00"),
+        ("x-of-a-gateway", "sk-secret\\more\n"),
+    ],
+)
 async def test_a_key_in_an_error_is_not_recorded(
-    bench: Bench, caplog: pytest.LogCaptureFixture
+    bench: Bench, caplog: pytest.LogCaptureFixture, header: str, value: str
 ) -> None:
     """A line's end in a key is a common mistake, and the HTTP library's error shows it."""
     async with ScriptedModel(["never"]) as model:
 
         async def process(given: Any) -> Any:
-            async with http_client(headers={"Authorization": "Bearer sk-secret\n"}) as http:
+            async with http_client(headers={header: value}) as http:
                 await http.post(f"{model.url}/chat/completions", json=ASK)
 
         with caplog.at_level(logging.DEBUG, "rebuno"):

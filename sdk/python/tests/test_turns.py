@@ -6,6 +6,7 @@ from contextvars import Context
 from typing import Any
 
 import pytest
+from scripted_kernel import DEADLINE
 
 from rebuno._turns import Turn, Turns
 
@@ -88,7 +89,7 @@ class World:
 @pytest.mark.parametrize("seed", range(60))
 async def test_by_chance(seed: int) -> None:
     world = World(seed)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(DEADLINE):
         for _ in range(5):
             await world.several(depth=3)
         await asyncio.gather(*world.tasks, return_exceptions=True)  # what was left behind, too
@@ -172,7 +173,7 @@ async def test_a_pause_of_what_waits_its_turn_changes_nothing() -> None:
             paused.set()
             await go.wait()
 
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(DEADLINE):
         await asyncio.gather(first(), second())
     assert turns.all_wait()
 
@@ -195,7 +196,7 @@ def test_a_loop_that_is_gone_is_passed_over() -> None:
             last = asyncio.create_task(takes("last"), context=Context())
             await asyncio.sleep(0)
             del left
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(DEADLINE):
             await last
 
     asyncio.run(main())

@@ -7,6 +7,7 @@ import copy
 import logging
 import math
 import os
+import sys
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -20,6 +21,7 @@ from starlette.responses import Response
 from . import _protocol, _requests
 from ._dispatch import Dispatch
 from ._handler import Handler, output_schema
+from ._ports import LAST_PORT, why_not
 from ._protocol import Delivery
 from ._transport import Environment, Wire
 from .errors import RebunoError
@@ -81,10 +83,21 @@ class Agent:
     def run(self, process: Callable[..., Any], *, host: str = "0.0.0.0", port: int = 5000) -> None:
         """Serves `process` as the handler until the process is told to stop; blocks.
 
-        SIGTERM and SIGINT close the agent as `close` does.
+        SIGTERM and SIGINT close the agent as `close` does. Exits with a sentence that says why, if
+        it cannot listen there.
         """
         self.bind(process)
-        uvicorn.run(self.app, host=host, port=port, log_config=_log_config())
+        try:
+            if port > LAST_PORT:  # uvicorn would take the rest of it by 65536
+                sys.exit(1)
+            uvicorn.run(self.app, host=host, port=port, log_config=_log_config())
+        except SystemExit:  # it has not come up, and says a number
+            if reason := why_not(host, port):
+                sys.exit(
+                    f"agent {self.agent_id}: {reason}: run(…, port=…), and register the webhook's "
+                    "URL with it"
+                )
+            raise
 
     def bind(self, process: Callable[..., Any]) -> None:
         """Makes `process`, sync or async, the handler. Its signature is its input's schema.

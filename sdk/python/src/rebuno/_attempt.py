@@ -12,9 +12,10 @@ import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from . import _requests
+from ._calls import see_through
 from ._protocol import Lease, Request, read_field
 from ._transport import LASTING, Environment, Patience, Wire
 from ._turns import Turn, Turns, current_turn
@@ -28,13 +29,24 @@ current_step: ContextVar[str] = ContextVar("rebuno_step", default="")
 _NEIGHBOURS_S = 60.0
 
 
+class Stream(Protocol):
+    """A streamed answer of a model."""
+
+    async def until_left(self) -> None:
+        """Waits until it is over, or nobody reads it any more."""
+
+    async def cut(self, *, is_cancelled: bool) -> None:
+        """Ends and records it for its reader."""
+
+
 @dataclass
 class _OpenCall:
     """A model call that was told to proceed and has no outcome yet."""
 
     caller: asyncio.Task[Any] | None = None  # when it ends, nobody reports the call any more
+    way: object = None  # the transport to the provider
     loop: asyncio.AbstractEventLoop | None = None
-    read_rest: Callable[[], Coroutine[Any, Any, None]] | None = None  # of its stream, on `loop`
+    stream: Stream | None = None  # its answer, on `loop`
 
 
 @dataclass(frozen=True)
@@ -215,26 +227,52 @@ class Attempt:
         finally:
             self._count(-1)
 
-    def begin_model_call(self, step_id: str, caller: asyncio.Task[Any] | None = None) -> None:
+    def begin_model_call(
+        self, step_id: str, caller: asyncio.Task[Any] | None = None, way: object = None
+    ) -> None:
         """Marks a model call that a closing agent waits for, until `end_model_call`.
 
         The `caller`, if one is given, is who will report it.
         """
-        self._open_model_calls[step_id] = _OpenCall(caller)
+        self._open_model_calls[step_id] = _OpenCall(caller, way)
         if caller is not None:
             caller.add_done_callback(lambda _: self._wake())
 
-    def begin_stream(
-        self, step_id: str, read_rest: Callable[[], Coroutine[Any, Any, None]]
-    ) -> None:
-        """The model call's answer is a stream; `read_rest` ends and records it for its reader."""
+    def begin_stream(self, step_id: str, stream: Stream) -> None:
+        """The model call's answer is a stream."""
         call = self._open_model_calls[step_id]
-        call.loop, call.read_rest = asyncio.get_running_loop(), read_rest
+        call.loop, call.stream = asyncio.get_running_loop(), stream
+        self._wake()
 
     def end_model_call(self, step_id: str) -> None:
         """The call was recorded, or given up."""
         self._open_model_calls.pop(step_id, None)
         self._wake()
+
+    async def until_answered(self, way: object) -> None:
+        """Called before a transport to a model's provider is closed.
+
+        Once the execution is suspended that is mostly a client's block, left because of the call
+        that waits. The calls beside it end first: cut off, they would be recorded so.
+        """
+        if self.suspension is not None and asyncio.get_running_loop() is self._loop:
+            await see_through(self.spawn(self._until_answered(way)), lambda: None)
+
+    async def _until_answered(self, way: object) -> None:
+        def whole() -> bool:
+            """Whether calls are on it of which no answer has begun."""
+            return any(c.way is way and c.stream is None for c in self._open_model_calls.values())
+
+        await self._until(lambda: not whole())
+        await self._until_read(lambda call: call.way is way)
+
+    async def _until_read(self, is_meant: Callable[[_OpenCall], bool]) -> None:
+        """Waits for the streams on this loop: for their readers, or reads them for those."""
+        loop = asyncio.get_running_loop()
+        for call in tuple(self._open_model_calls.values()):
+            if call.stream is not None and call.loop is loop and is_meant(call):
+                await call.stream.until_left()
+                await call.stream.cut(is_cancelled=False)
 
     async def until_settled(self) -> None:
         """Returns when no step is in flight, and of the model calls nothing more will come.
@@ -248,8 +286,8 @@ class Attempt:
 
         await self._until(lambda: self._busy == 0)
         for call in tuple(self._open_model_calls.values()):
-            if call.read_rest is not None and call.loop is self._loop:
-                await call.read_rest()
+            if call.stream is not None and call.loop is self._loop:
+                await call.stream.cut(is_cancelled=False)
         with contextlib.suppress(TimeoutError):  # a caller may have given up, and live on
             async with asyncio.timeout(_NEIGHBOURS_S):
                 await self._until(
@@ -275,8 +313,13 @@ class Attempt:
             with self._lock:
                 beside = {task for task, home in self._tasks.items() if home is loop}
             beside -= self._held | apart
-            if not beside:
-                return
+            if not beside:  # but a stream may be between two reads
+                calls = tuple(self._open_model_calls.values())
+                if not any(call.loop is loop for call in calls):
+                    return
+                reading = self.spawn(self._until_read(lambda _: True))
+                self._held.add(reading)
+                beside = {reading}
             await asyncio.wait(beside, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
 
     async def until_stopped(self) -> None:

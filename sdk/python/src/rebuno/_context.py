@@ -124,7 +124,11 @@ class ExecutionContext:
         """
         submitted = StepCall("llm_call", target, encode(request, "the model's request"))
         await self._attempt.admit(is_model_call=True)
-        decision = await submit(self._attempt, submitted)
+        try:
+            decision = await submit(self._attempt, submitted)
+        except asyncio.CancelledError:
+            self._attempt.left_open = True  # the kernel may have told it to proceed
+            raise
         if decision.decision == "proceed":
             self._attempt.begin_model_call(decision.step_id, asyncio.current_task())
         return decision.step_id, decision

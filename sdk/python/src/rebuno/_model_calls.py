@@ -39,8 +39,20 @@ from ._steps import PAYLOAD_TOO_LARGE, submit, too_large
 from .errors import APIError, Blocked
 from .types import StepDecision
 
-# Headers that prove who asks. An HTTP library may name their values in its errors.
-_SECRETS = ("authorization", "proxy-authorization", "x-api-key", "api-key", "cookie")
+# Headers that say nothing of who asks. An HTTP library may show the others' values in its errors,
+# and which of them is a secret only the provider knows.
+_PUBLIC = frozenset(
+    [
+        "accept",
+        "accept-encoding",
+        "connection",
+        "content-length",
+        "content-type",
+        "host",
+        "transfer-encoding",
+        "user-agent",
+    ]
+)
 
 
 class ModelCall:
@@ -108,7 +120,7 @@ class ModelCall:
             raise TooLarge(too_large("request", len(self._step.args.encode()), exc)) from exc
 
     async def _perform(self, step_id: str, is_streamed: bool) -> httpx2.Response:
-        record = Record(self._attempt, step_id)
+        record = Record(self._attempt, step_id, self._inner)
         try:
             response, content = await self._ask(record, is_streamed)
             if content is None:
@@ -198,10 +210,11 @@ def _without_secrets(exc: Exception, request: httpx2.Request) -> Exception:
     """Returns the error, or one like it whose text does not show what the request proves."""
     text = str(exc)
     shown = text
-    for name in _SECRETS:
-        for word in request.headers.get(name, "").split():
+    for name, value in request.headers.raw:
+        for word in () if name.decode("latin-1").lower() in _PUBLIC else value.split():
             if len(word) > 6:  # the others are words such as Bearer
-                shown = shown.replace(word, "[secret]")
+                for form in (word.decode("latin-1"), repr(word)[2:-1]):
+                    shown = shown.replace(form, "[secret]")
     if shown == text:
         return exc
     kind = type(exc) if isinstance(exc, httpx2.RequestError) else RuntimeError

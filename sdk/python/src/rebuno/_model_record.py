@@ -127,11 +127,11 @@ CANCELLED = {"message": "cancelled"}
 class Record:
     """The outcome of a model call that was told to proceed. It gets one, or stays executing."""
 
-    def __init__(self, attempt: Attempt, step_id: str) -> None:
+    def __init__(self, attempt: Attempt, step_id: str, way: object) -> None:
         self.step_id = step_id
         self._attempt = attempt
         self._settled = False
-        attempt.begin_model_call(step_id)
+        attempt.begin_model_call(step_id, way=way)
 
     async def complete(self, body: bytes, if_refused: Callable[[str], Transcript]) -> None:
         """Records an answer; `body` is a Transcript's.

@@ -3,6 +3,7 @@
 
 import asyncio
 import contextlib
+import copy
 import logging
 from collections import deque
 from collections.abc import AsyncIterator
@@ -150,6 +151,7 @@ class _Activity:
 
     def __init__(self, attempt: Attempt) -> None:
         self._attempt = attempt
+        self.idle = asyncio.Event()
         self._busy: contextlib.ExitStack | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._is_reading = False
@@ -157,6 +159,7 @@ class _Activity:
     def begin(self) -> None:
         """A read has begun."""
         self._is_reading = True
+        self.idle.clear()
         if self._busy is None:
             self._busy = contextlib.ExitStack()
             self._busy.enter_context(self._attempt.busy())
@@ -172,6 +175,7 @@ class _Activity:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        self.idle.set()
         if self._busy is not None:
             self._busy.close()
             self._busy = None
@@ -205,15 +209,21 @@ class LiveStream(httpx2.AsyncByteStream):
         self._has_begun = False
         self._cancelled = False  # the reading was; it cannot go on
         self._closing = False
+        self._cutting: asyncio.Task[None] | None = None
+        self._torn = False  # a read was cancelled: nothing more can be read
+        self._withheld = False  # some of it was read for the record only
         self._ending = False  # all is read, or cut off: the outcome is being reported
         self._over = False
-        attempt.begin_stream(record.step_id, lambda: self.cut(is_cancelled=False))
+        attempt.begin_stream(record.step_id, self)
 
     def __aiter__(self) -> AsyncIterator[bytes]:
         return self
 
     async def __anext__(self) -> bytes:
         if self._over or self._closing:
+            await self._until_cut()
+            if self._withheld and self._attempt.suspension is not None:
+                raise copy.copy(self._attempt.suspension)  # not the end: it has not seen the rest
             raise StopAsyncIteration
         task = self._reading = self._attempt.spawn(self._next())
         try:
@@ -239,7 +249,17 @@ class LiveStream(httpx2.AsyncByteStream):
         """
         if not self._over and not self._closing:
             self._closing = True
-            await see_through(self._attempt.spawn(self._cut(is_cancelled)), lambda: None)
+            self._cutting = self._attempt.spawn(self._cut(is_cancelled))
+        await self._until_cut()
+
+    async def until_left(self) -> None:
+        """Waits until it is over, or nobody reads it any more."""
+        await self._activity.idle.wait()
+
+    async def _until_cut(self) -> None:
+        """Whoever closes it, or reads on, may close the connection next."""
+        if self._cutting is not None and not self._cutting.done():
+            await see_through(self._cutting, lambda: None)
 
     def _interrupt(self, task: "asyncio.Task[bytes | None]") -> None:
         if self._attempt.suspension is None and not self._ending:
@@ -266,10 +286,12 @@ class LiveStream(httpx2.AsyncByteStream):
             await self._stop_reading(go_on=suspension is not None)
             if self._over or self._attempt.abandoned or isinstance(suspension, Terminated):
                 return
+            if suspension is not None and self._torn and not self._cancelled:
+                return  # its loop ends: the call is made again, rather than recorded in part
             if suspension is not None and not self._cancelled:
                 with contextlib.suppress(Exception):  # reported, and nobody is there to see it
                     while await self._read() is not None:
-                        pass
+                        self._withheld = True
             elif is_cancelled and not self._has_begun:
                 await self._fail(CANCELLED)
             else:
@@ -291,6 +313,9 @@ class LiveStream(httpx2.AsyncByteStream):
             while (chunk := await anext(self._chunks, None)) == b"":
                 pass
             text = self._transcript.add(chunk or b"", is_last=chunk is None)
+        except asyncio.CancelledError:
+            self._torn = True
+            raise
         except TooLarge as exc:
             await self._fail({"message": exc.message}, self._transcript.without_body())
             raise

@@ -20,6 +20,7 @@ _SYNC = (
     "this client records async calls only, and a sync one would bypass the record: use the "
     "async client of the model's SDK and its async methods (AsyncOpenAI, ainvoke, astream)"
 )
+_OF_THE_TRANSPORT = ("verify", "cert", "http1", "http2", "limits", "proxy")
 
 
 def http_client(**kwargs: Any) -> httpx2.AsyncClient:
@@ -27,10 +28,22 @@ def http_client(**kwargs: Any) -> httpx2.AsyncClient:
 
     `AsyncOpenAI(http_client=http_client())`, `ChatOpenAI(http_async_client=http_client())`,
     `AsyncAnthropic(http_client=…)`, `OpenAIProvider(http_client=…)`. `kwargs` are those of
-    `httpx2.AsyncClient`. Only async calls can be recorded. For a proxy, or certificates of one's
-    own: `RebunoTransport(httpx2.AsyncHTTPTransport(proxy=…))`.
+    `httpx2.AsyncClient`, but for `transport`; calls through a `proxy` or one of the `mounts` are
+    recorded, too. Only async calls can be recorded.
     """
-    return httpx2.AsyncClient(transport=RebunoTransport(), **kwargs)
+    # httpx2 would not apply these to a transport that it is given, or go past it.
+    settings = {name: kwargs.pop(name) for name in _OF_THE_TRANSPORT if name in kwargs}
+    if "trust_env" in kwargs:
+        settings["trust_env"] = kwargs["trust_env"]
+    if kwargs.get("mounts"):
+        kwargs["mounts"] = {key: _recording(inner) for key, inner in kwargs["mounts"].items()}
+    inner = httpx2.AsyncHTTPTransport(**settings)
+    return httpx2.AsyncClient(transport=RebunoTransport(inner), **kwargs)
+
+
+def _recording(inner: httpx2.AsyncBaseTransport | None) -> httpx2.AsyncBaseTransport | None:
+    """A transport of a client's `mounts`, where None stands for the client's own."""
+    return inner if inner is None or isinstance(inner, RebunoTransport) else RebunoTransport(inner)
 
 
 class RebunoTransport(httpx2.AsyncBaseTransport):
@@ -66,7 +79,10 @@ class RebunoTransport(httpx2.AsyncBaseTransport):
 
     async def aclose(self) -> None:
         """Closes the connections to the provider."""
-        await self._inner.aclose()
+        try:
+            await self._until_answered()
+        finally:
+            await self._inner.aclose()
 
     def handle_request(self, request: httpx2.Request) -> NoReturn:
         """Refuses: sync calls cannot be recorded."""
@@ -85,7 +101,14 @@ class RebunoTransport(httpx2.AsyncBaseTransport):
         exc_value: BaseException | None = None,
         traceback: TracebackType | None = None,
     ) -> None:
-        await self._inner.__aexit__(exc_type, exc_value, traceback)
+        try:
+            await self._until_answered()
+        finally:
+            await self._inner.__aexit__(exc_type, exc_value, traceback)
+
+    async def _until_answered(self) -> None:
+        if (context := _running()) is not None:
+            await attempt_of(context).until_answered(self._inner)
 
     def __enter__(self) -> NoReturn:
         raise RuntimeError(_SYNC)
@@ -101,7 +124,10 @@ def _running() -> ExecutionContext | None:
 
 
 async def _json_object(request: httpx2.Request) -> dict[str, Any] | None:
-    """Returns the body if it is a JSON object. An upload of files is not read for that."""
+    """Returns the body if it is a JSON object. An upload of files is not read for that.
+
+    TypeError if it is one that Python cannot read: to pass it on would go past record and policy.
+    """
     if request.headers.get("content-type", "").lower().startswith("multipart/"):
         return None
     content = await request.aread()
@@ -109,10 +135,16 @@ async def _json_object(request: httpx2.Request) -> dict[str, Any] | None:
         return None
     try:
         value = json.loads(content, parse_constant=_refuse)
-    except (ValueError, RecursionError):
+    except (json.JSONDecodeError, UnicodeDecodeError, _NotJson):
         return None
+    except (ValueError, RecursionError) as exc:  # an integer of thousands of digits, say
+        raise TypeError(f"the model's request cannot be recorded: {exc}") from exc
     return value if isinstance(value, dict) else None
 
 
+class _NotJson(Exception):
+    """NaN and the like, which Python reads."""
+
+
 def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is not JSON")
+    raise _NotJson(constant)

@@ -110,7 +110,8 @@ def went_out(method: str, url: str, at: Standing) -> Divergence:
 def _divergence(what: str, rows: Sequence[str], at: Standing, **details: Any) -> Divergence:
     run, agent = at.recording, at.recording.execution.get("agent_id", "")
     head = f"run       {run.id} of {agent}, {run.source}: {at.replayed} of {len(run.steps)} steps"
-    text = "\n".join([what, *(f"  {row}" for row in (f"{head} had replayed", *rows))])
+    lines = (f"  {printable(row)}" for row in (f"{head} had replayed", *rows))
+    text = "\n".join([what, *lines])
     return Divergence(text, replayed=at.replayed, **details)
 
 
@@ -148,7 +149,11 @@ def _places(one: Any, two: Any, path: str) -> Iterator[list[str]]:
     elif _json(one) != _json(two):
         start = _first_difference(one, two)
         sides = (("-", one), ("+", two))
-        yield [f"{sign} {path}  {_cut(_json(v), start)}" for sign, v in sides if v is not _NOTHING]
+        yield [
+            printable(f"{sign} {path}  {_cut(_json(v), start)}")
+            for sign, v in sides
+            if v is not _NOTHING
+        ]
 
 
 def _first_difference(one: Any, two: Any) -> int:
@@ -169,6 +174,17 @@ def _cut(text: str, differs_at: int = 0) -> str:
     start = max(0, min(differs_at - _BEFORE, len(text) - _COLUMNS))
     piece = text[start : start + _COLUMNS]
     return ("…" if start else "") + piece + ("…" if start + _COLUMNS < len(text) else "")
+
+
+_JOINERS = "\u200c\u200d"  # which scripts and emoji need
+
+
+def printable(text: str) -> str:
+    """One line of text that came from elsewhere, with escapes for what could drive a terminal."""
+    return "".join(
+        one if one.isprintable() or one in _JOINERS else one.encode("unicode_escape").decode()
+        for one in text
+    )
 
 
 # Where the handler was

@@ -7,6 +7,7 @@ The protocol's rules (docs/protocol.md), as the kernel applies them; checked by 
 import hashlib
 import json
 import re
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 _ESCAPED = re.compile('[\x00-\x1f"\\\\<>&\u2028\u2029]')
@@ -23,27 +24,36 @@ def parse(text: str | bytes) -> Any:
     return json.loads(text, parse_int=Number, parse_float=Number)
 
 
-def plain(value: Any) -> Any:
-    """Returns a parsed value with numbers as Python has them."""
-    if isinstance(value, Number):
-        return json.loads(value)
-    if isinstance(value, dict):
-        return {key: plain(item) for key, item in value.items()}
-    return [plain(item) for item in value] if isinstance(value, list) else value
+class _Text(str):
+    """Canonical text already."""
 
 
 def canonical(value: Any) -> str:
-    """Returns the canonical form of a parsed value."""
-    if isinstance(value, Number):
-        return str(value)
-    if isinstance(value, str):
-        return _string(value)
-    if isinstance(value, dict):
-        members = sorted((_whole(key).encode(), item) for key, item in value.items())
-        return "{" + ",".join(f"{_string(k.decode())}:{canonical(v)}" for k, v in members) + "}"
-    if isinstance(value, list):
-        return "[" + ",".join(map(canonical, value)) + "]"
-    return {None: "null", True: "true", False: "false"}[value]
+    """Returns the canonical form of a parsed value. Without recursion: the kernel goes deeper."""
+    done: list[str] = []
+    left = [value]
+    while left:
+        item = left.pop()
+        if isinstance(item, _Text | Number):
+            done.append(item)
+        elif isinstance(item, str):
+            done.append(_string(item))
+        elif isinstance(item, dict):
+            members = sorted(item.items(), key=lambda member: _whole(member[0]).encode())
+            named = ([_Text(f"{_string(key)}:"), one] for key, one in members)
+            left += reversed([_Text("{"), *_separated(named), _Text("}")])
+        elif isinstance(item, list):
+            left += reversed([_Text("["), *_separated([one] for one in item), _Text("]")])
+        else:
+            done.append({None: "null", True: "true", False: "false"}[item])
+    return "".join(done)
+
+
+def _separated(groups: Iterable[list[Any]]) -> Iterator[Any]:
+    for number, group in enumerate(groups):
+        if number:
+            yield _Text(",")
+        yield from group
 
 
 def args_hash(args: Any) -> str:

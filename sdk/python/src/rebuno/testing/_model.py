@@ -30,6 +30,7 @@ from typing import Any, Self
 
 import uvicorn
 
+from .._ports import why_not
 from .._protocol import EVENT_STREAM, JSON_TYPE
 from ._wire import WIRES, Reply, ToolUse, Wire, wire_of
 
@@ -43,7 +44,8 @@ class Turn:
     """What the model does about one request: says something, calls tools, or goes wrong.
 
     text: what it says. tool, args: one tool call; tools: several, each `{"name", "args"}`, with
-    an `id` if it matters. `args` may be a text that is no JSON.
+    an `id` if it matters. `args` may be a text that is no JSON; Anthropic's API has it as a text
+    where it would be an object.
     usage: `{"input": n, "output": n}` tokens; else counted roughly.
     error: answers with this HTTP status, and `message`. headers: more of the answer's headers.
     body, content_type: answers with this text, whatever was asked.
@@ -83,9 +85,11 @@ class Turn:
         if isinstance(given, str):
             return cls(text=given)
         known = {one.name for one in dataclasses.fields(cls)}
-        if not isinstance(given, Mapping) or (unknown := sorted(set(given) - known)):
-            what = given if not isinstance(given, Mapping) else ", ".join(unknown)
-            raise ValueError(f"not a turn of a script: {what}; its fields: {sorted(known)}")
+        if not isinstance(given, Mapping):
+            raise ValueError(f"not a turn of a script: {given!r}; a turn is a text or an object")
+        if unknown := sorted(set(given) - known):
+            fields = ", ".join(sorted(known))
+            raise ValueError(f"a turn of a script has no {', '.join(unknown)}; it has {fields}")
         return cls(**given)
 
     def reply(self, request: "ModelRequest") -> Reply:
@@ -186,8 +190,12 @@ class ScriptedModel:
         # The protocol is named so that asyncio turns Nagle's algorithm off: it costs 40 ms.
         listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(self._address)
-        listener.listen()
+        try:
+            listener.bind(self._address)
+            listener.listen()
+        except BaseException:
+            listener.close()
+            raise
         host, port = listener.getsockname()[:2]
         self.origin = f"http://{host}:{port}"
         config = uvicorn.Config(
@@ -235,7 +243,7 @@ class ScriptedModel:
             return
         try:
             body = json.loads(content)
-        except ValueError:
+        except (ValueError, RecursionError):
             body = None
         if not isinstance(body, dict):
             await _whole(send, Turn(), 400, wire.error(400, "the body is no JSON object"))
@@ -354,13 +362,21 @@ def _packer() -> Any:
     return zlib.compressobj(wbits=zlib.MAX_WBITS | 16)
 
 
+_IS = "a JSON list of turns, or an object with turns or models"
+
+
 def load(path: Path) -> tuple[Script, str]:
     """Reads a list of turns, or `{"turns" or "models", "by"}`: the script, and how it is taken."""
-    content = json.loads(path.read_text())
+    try:
+        content = json.loads(path.read_text())
+    except OSError as exc:
+        raise ValueError(f"cannot be read: {exc.strerror}; it is to hold a script, {_IS}") from exc
+    except ValueError as exc:
+        raise ValueError(f"no JSON: {exc}; a script is {_IS}") from exc
     if isinstance(content, list):
         return content, "order"
     if not isinstance(content, dict) or not ({"turns", "models"} & content.keys()):
-        raise ValueError(f"{path}: neither a list of turns nor an object with turns or models")
+        raise ValueError(f"no script, which is {_IS}")
     return content.get("models") or content["turns"], content.get("by", "order")
 
 
@@ -379,11 +395,15 @@ def main(argv: Sequence[str] | None = None) -> None:
     try:
         script, by = load(options.script)
         model = ScriptedModel(script, by=by, host=options.host, port=options.port)
-    except (OSError, ValueError) as exc:
+    except ValueError as exc:
         sys.exit(f"{options.script}: {exc}")
 
     async def serve() -> None:
-        async with model:
+        async with contextlib.AsyncExitStack() as stack:
+            try:
+                await stack.enter_async_context(model)
+            except (OSError, OverflowError) as exc:  # the second: a port over 65535
+                sys.exit(why_not(options.host, options.port) or f"cannot listen: {exc}")
             print(f"scripted model at {model.url}", flush=True)
             await asyncio.Event().wait()
 

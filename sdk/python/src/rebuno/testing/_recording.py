@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Self
 
 VERSION = 1
+_EXPECTED = "make one with 'rebuno exec export ID --output FILE'"
 
 _ENDED = ("completed", "failed", "cancelled")
 _SETTLED = ("succeeded", "failed", "denied")
@@ -64,6 +65,7 @@ class Course:
     settled: int | None = None
     proposed_in: int = -1  # the delivery, counted by its ack
     settled_in: int = -1
+    is_copied: bool = False  # by the fork: its log does not say in which deliveries of the source
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,15 +88,18 @@ class Recording:
         name = fspath(run)
         try:
             content = json.loads(Path(name).read_bytes())
+        except OSError as exc:
+            # Its text alone: that names the file already.
+            raise type(exc)(f"{name} cannot be read: {exc.strerror}; {_EXPECTED}") from None
         except ValueError as exc:
-            raise ValueError(f"{name} is no JSON: {exc}") from None
+            raise ValueError(f"{name} is no JSON: {exc}; {_EXPECTED}") from None
         return cls._read(content, name)
 
     @classmethod
     def _read(cls, content: Any, source: str) -> Self:
         version = content.get("rebuno_export") if isinstance(content, Mapping) else None
         if version is None:
-            raise ValueError(f"{source} is no export of a run: make one with 'rebuno exec export'")
+            raise ValueError(f"{source} is no export of a run; {_EXPECTED}")
         if version != VERSION:
             raise ValueError(
                 f"{source} is an export of version {version}, and this package reads version "
@@ -137,11 +142,14 @@ class Recording:
     def courses(self) -> dict[str, Course]:
         """When each step was on its way, by its id."""
         found: dict[str, Course] = defaultdict(Course)
+        is_copied = False
         for delivery, event in _delivered(self.events):
             kind, seq = str(event.get("type")), event["event_seq"]
+            is_copied = kind == "execution.forked" or (is_copied and kind != "execution.started")
             course = found[(event.get("payload") or {}).get("step_id", "")]
             if kind == "step.proposed":
                 course.proposed, course.proposed_in = seq, delivery
+                course.is_copied = is_copied
             elif kind == "step.executing" and course.started is None:
                 course.started = seq
             elif kind in ("step.succeeded", "step.failed", "step.denied"):
@@ -187,6 +195,22 @@ def nested(steps: Iterable[RecordedStep], courses: Mapping[str, Course]) -> froz
         if settled < last_end:
             found.add(number)
     return frozenset(found)
+
+
+def copied_for_bodies(
+    steps: Iterable[RecordedStep], courses: Mapping[str, Course]
+) -> frozenset[int]:
+    """The numbers of the copied steps that may be of the body of one that began after them.
+
+    A step that had not ended at the point of a fork is not copied, but what had ended in it is. It
+    began anew in the fork, or in the source, if that was a fork itself.
+    """
+    known = [(one, courses[one.step_id]) for one in steps if one.step_id in courses]
+    begun = (course.started or 0 for one, course in known if one.kind != "llm_call")
+    last = max(begun, default=0)
+    return frozenset(
+        one.number for one, course in known if course.is_copied and (course.settled or 0) < last
+    )
 
 
 def _delivered(events: Iterable[Mapping[str, Any]]) -> Iterable[tuple[int, Mapping[str, Any]]]:

@@ -59,9 +59,10 @@ async def replay(
 
     Raises Divergence at the first step that was not recorded, or that comes before one which had
     ended before it began (not with `any_order`: steps that ran side by side come in any order
-    anyway); and when the handler completes or fails and has not asked for every step (not with
-    `allow_missing`). A step that ran within the time of another may have been part of that one's
-    body, which does not run: it is not missed.
+    anyway, and of what a fork has copied the order is not known); and when the handler completes
+    or fails and has not asked for every step (not with `allow_missing`). A step that ran within
+    the time of another may have been part of that one's body, which does not run: it is not
+    missed. Nor is one that a fork has copied, if a tool or a local step began after it.
 
     resources: what `resource()` returns, by key. Without one the handler gets an object that
     raises when it is used.
@@ -90,9 +91,9 @@ async def replay(
     finally:
         await wire.close()
     result = _result(kernel, handler, recording)
-    if kernel.missing and result.status != "open" and not allow_missing:
+    if (missed := kernel.missed) and result.status != "open" and not allow_missing:
         how = result.failure_reason or "the handler's end"
-        raise ended_early(kernel.missing, how, kernel.standing) from result.error
+        raise ended_early(missed, how, kernel.standing) from result.error
     return result
 
 

@@ -18,7 +18,7 @@ from .._model_answers import refusal
 from ..errors import Terminated
 from . import _divergence, _identity
 from ._divergence import Asked, Standing
-from ._recording import RecordedStep, Recording, nested
+from ._recording import RecordedStep, Recording, copied_for_bodies, nested
 
 _OVER = {"decision": "execution_terminal"}
 
@@ -50,6 +50,12 @@ class ReplayKernel(httpx2.AsyncBaseTransport):
         return [step for step in self._left.values() if step.number not in self._nested]
 
     @property
+    def missed(self) -> list[RecordedStep]:
+        """What was not asked for when the handler has ended, and should have been."""
+        excused = copied_for_bodies(self._recording.steps, self._courses)
+        return [step for step in self.missing if step.number not in excused]
+
+    @property
     def unasked(self) -> list[RecordedStep]:
         """All that was not asked for."""
         return list(self._left.values())
@@ -73,7 +79,7 @@ class ReplayKernel(httpx2.AsyncBaseTransport):
         return answer
 
     def _respond(self, request: httpx2.Request, content: bytes) -> httpx2.Response:
-        body = _identity.parse(content) if content else {}
+        body = json.loads(content) if content else {}
         path = request.url.raw_path.decode("ascii").partition("?")[0]
         _, _, collection, execution_id, *rest = [*map(unquote, path.split("/")), "", ""]
         if (collection, execution_id) != ("executions", self._recording.id):
@@ -84,14 +90,14 @@ class ReplayKernel(httpx2.AsyncBaseTransport):
             case "GET", ["previous"]:
                 return _answer({"state": self._recording.previous})
             case "POST", ["steps"]:
-                return _answer(self._decide(body))
+                return _answer(self._decide(body, _identity.parse(content).get("args")))
             case "POST", ["resources"]:
                 known = {"key": body["key"], "generation": 0, "covered": True}
                 return _answer(known | {"binding": {}, "every_steps": 0, "on_completion": False})
             case "POST", ["suspend"]:
                 return _answer({"suspended": True})
             case "POST", [("complete" | "fail") as how]:
-                self.report = (how, _identity.plain(body))
+                self.report = (how, body)
         return httpx2.Response(204)  # heartbeats and the like
 
     # What is recorded
@@ -102,9 +108,9 @@ class ReplayKernel(httpx2.AsyncBaseTransport):
         known = {k: v for k, v in self._recording.execution.items() if k not in hidden}
         return known | {"status": "running"}
 
-    def _decide(self, body: dict[str, Any]) -> dict[str, Any]:
-        """What becomes of a submission."""
-        call = (body["kind"], body["target"], _identity.args_hash(body.get("args")))
+    def _decide(self, body: dict[str, Any], args: Any) -> dict[str, Any]:
+        """What becomes of a submission; `args` has its numbers as they were written."""
+        call = (body["kind"], body["target"], _identity.args_hash(args))
         step_id = _identity.step_id(self._recording.id, *call, self._counts[call])
         step = self._steps.get(step_id)
         if self.problem is not None:
@@ -112,7 +118,7 @@ class ReplayKernel(httpx2.AsyncBaseTransport):
         if (refused := self._refused(step_id)) is not None:
             return refused
         if step is None:
-            return self._unknown(Asked(call[0], call[1], _identity.plain(body.get("args"))))
+            return self._unknown(Asked(call[0], call[1], body.get("args")))
         if not self._any_order and (due := self._due_before(step)) is not None:
             self.stop(_divergence.too_early(step, due, self.standing))
             return _OVER
@@ -164,7 +170,9 @@ class ReplayKernel(httpx2.AsyncBaseTransport):
         found = defaultdict(list)
         for step in self._recording.steps:
             course = self._courses.get(step.step_id)
-            if course and course.settled is not None and step.number not in self._nested:
+            if course is None or course.is_copied or step.number in self._nested:
+                continue
+            if course.settled is not None:
                 found[course.settled_in].append((course.settled, step.number))
         for heap in found.values():
             heapq.heapify(heap)
@@ -173,7 +181,7 @@ class ReplayKernel(httpx2.AsyncBaseTransport):
     def _due_before(self, step: RecordedStep) -> RecordedStep | None:
         """A step that has not been asked for, and had ended in this delivery before this began."""
         course = self._courses.get(step.step_id)
-        if course is None or course.proposed is None:
+        if course is None or course.proposed is None or course.is_copied:
             return None
         heap = self._ends.get(course.proposed_in, [])
         while heap and heap[0][1] not in self._left:

@@ -272,7 +272,7 @@ class Messages(Wire):
         content: list[dict[str, Any]] = []
         if reply.text:
             content.append({"type": "text", "text": reply.text})
-        content += [_use(tool, json.loads(tool.arguments)) for tool in reply.tools]
+        content += [_use(tool, _parsed(tool.arguments)) for tool in reply.tools]
         usage = {"input_tokens": reply.input_tokens, "output_tokens": reply.output_tokens}
         return self._message(reply, content, self._reason(reply), usage)
 
@@ -335,6 +335,14 @@ class Messages(Wire):
 
 def _use(tool: ToolUse, arguments: Any) -> dict[str, Any]:
     return {"type": "tool_use", "id": tool.id, "name": tool.name, "input": arguments}
+
+
+def _parsed(arguments: str) -> Any:
+    """The value of JSON text; other text as it is."""
+    try:
+        return json.loads(arguments)
+    except ValueError:
+        return arguments
 
 
 WIRES: tuple[Wire, ...] = (Chat(), Responses(), Messages())
