@@ -166,14 +166,14 @@ class TestHeartbeat:
 
 class TestRelease:
     def test_next_attempt_of_the_same_dispatch(self, run: Attempt) -> None:
-        later = run.released(timeout=5)
+        later = run.released(timeout=20)
         assert later.delivery.dispatch_id == run.delivery.dispatch_id
         assert later.delivery.attempt == 2
         later.heartbeat().expect(204)
 
     def test_at_once_even_with_an_open_step(self, run: Attempt) -> None:
         run.proceed("x")
-        run.released(timeout=5)
+        run.released(timeout=20)
 
     def test_is_not_charged(self, run: Attempt) -> None:
         """Far more releases than the maximum of attempts."""

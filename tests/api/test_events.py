@@ -249,7 +249,7 @@ class TestWait:
             begun = time.monotonic()
             run.proceed("x")
             page = waiting.result(timeout=10).expect(200).json
-        assert time.monotonic() - begun < 5
+        assert time.monotonic() - begun < 15
         assert types(page) == ["step.proposed", "step.allowed", "step.executing"]
 
     def test_answers_at_once_what_is_there(
@@ -259,7 +259,7 @@ class TestWait:
         begun = time.monotonic()
         page = client.get(run.path(f"/events?after_seq={last - 1}&wait=30")).expect(200).json
         assert [e["event_seq"] for e in page] == [last]
-        assert time.monotonic() - begun < 5
+        assert time.monotonic() - begun < 15
 
     def test_empty_when_the_time_is_up(
         self, client: BearerClient, settled: tuple[Attempt, int]
@@ -267,7 +267,7 @@ class TestWait:
         run, last = settled
         begun = time.monotonic()
         assert client.get(run.path(f"/events?after_seq={last}&wait=1")).expect(200).json == []
-        assert 0.9 <= time.monotonic() - begun < 5
+        assert 0.9 <= time.monotonic() - begun < 15
 
     def test_at_once_at_the_end_of_an_ended_log(
         self, client: BearerClient, settled: tuple[Attempt, int]
@@ -277,7 +277,7 @@ class TestWait:
         last = client.events(run.id)[-1]["event_seq"]
         begun = time.monotonic()
         assert client.get(run.path(f"/events?after_seq={last}&wait=30")).expect(200).json == []
-        assert time.monotonic() - begun < 5
+        assert time.monotonic() - begun < 15
 
     def test_many_waiters(self, client: BearerClient, settled: tuple[Attempt, int]) -> None:
         run, last = settled

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from harness import BearerClient, Delivery, FakeAgent, Kernel, Reply, eventually
+from harness import BearerClient, Deadline, Delivery, FakeAgent, Kernel, Reply, eventually
 from harness.waiting import let_pass
 
 NewKernel = Callable[..., Kernel]
@@ -199,11 +199,13 @@ class TestSlowAgents:
 class Slots:
     """How many webhooks of some agents are being answered at once."""
 
-    def __init__(self, agents: list[FakeAgent], seconds: float) -> None:
+    def __init__(self, agents: list[FakeAgent], seconds: float, first_s: float = 0) -> None:
+        """An answer takes so long; `first_s` at most until an agent has two at once."""
         self.now: Counter[str] = Counter()
         self.most: Counter[str] = Counter()
         self.most_in_all = 0
         self.seconds = seconds
+        self.first_s = first_s
         self._lock = threading.Lock()
         for agent in agents:
             agent.behaviour = lambda delivery, agent=agent: self.answer(agent, delivery)
@@ -214,6 +216,9 @@ class Slots:
             self.most[agent.id] = max(self.most[agent.id], self.now[agent.id])
             self.most_in_all = max(self.most_in_all, self.now.total())
         let_pass(self.seconds)
+        first = Deadline(self.first_s)
+        while max(self.most.values()) < 2 and not first.passed:
+            first.pause()
         with self._lock:
             self.now[agent.id] -= 1
         agent.attempt(delivery).complete()
@@ -225,7 +230,7 @@ class TestSlots:
         """No agent holds more than a quarter of them, and together they hold no more than all."""
         kernel = new_kernel(env={"REBUNO_DISPATCH_CONCURRENCY": "8"})
         agents, client = [new_agent(kernel) for _ in range(6)], kernel.client()
-        slots = Slots(agents, 0.05)
+        slots = Slots(agents, 0.05, first_s=1.0)
         ids = [client.create(agent.id)["id"] for _ in range(8) for agent in agents]
         for execution_id in ids:
             assert ended(client, execution_id)["status"] == "completed"
@@ -298,7 +303,7 @@ class TestAddresses:
 
 class TestLatency:
     def test_no_poll_stands_between(self, kernel: Kernel, new_agent: NewAgent) -> None:
-        """Measured at the median, since this machine may be busy."""
+        """The poll behind the signals comes every 2 s, so with it alone the median would be 1 s."""
         agent, client = new_agent(), kernel.client()
         delays = []
         for _ in range(25):
@@ -307,7 +312,7 @@ class TestLatency:
             run = agent.take_attempt(execution["id"])
             delays.append(run.delivery.at - begun)
             run.complete().expect(204)
-        assert statistics.median(delays) < 0.1, sorted(delays)
+        assert statistics.median(delays) < 0.5, sorted(delays)
 
     def test_waiting_on_says_when(self, kernel: Kernel, new_agent: NewAgent) -> None:
         agent, client = new_agent(), kernel.client()

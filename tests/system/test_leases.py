@@ -13,6 +13,7 @@ from harness import Attempt, BearerClient, Deadline, FakeAgent, Kernel, eventual
 NewKernel = Callable[..., Kernel]
 NewAgent = Callable[..., FakeAgent]
 LEASE_S = 2.0
+LONG_LEASE_S = 120.0  # where none is set
 
 
 @pytest.fixture
@@ -230,8 +231,8 @@ class TestRelease:
         later.complete().expect(204)
 
     def test_successor_waits_for_open_steps_only_while_it_is_owned(
-        self, short: Kernel, new_agent: NewAgent
+        self, kernel: Kernel, new_agent: NewAgent
     ) -> None:
-        run = begun(short, new_agent(short))
+        run = begun(kernel, new_agent())
         run.proceed("open")
-        run.released(timeout=1.5).complete().expect(204)
+        run.released(timeout=LONG_LEASE_S / 4).complete().expect(204)
