@@ -370,7 +370,7 @@ bool manifest_load(const char *path, struct arena *a, struct manifest *out, stru
     bool ok = false;
 
     if (!file_read(path, &text, &wrong)) {
-        err_set(e, wrong.code, "%s; it is to be a manifest, which lists agents", wrong.message);
+        err_set(e, wrong.code, "%s; expected a manifest, which lists agents", wrong.message);
         goto done;
     }
     struct yaml_source source = {.text = buf_str(&text), .name = path, .what = "a manifest"};

@@ -11,7 +11,7 @@ bool bundle_load(const char *path, struct bundle *out, struct err *e)
 
     *out = (struct bundle){.yaml.max = POLICY_BUNDLE_MAX};
     if (!file_read(path, &out->yaml, &wrong))
-        return err_set(e, wrong.code, "%s; it is to be a policy bundle", wrong.message);
+        return err_set(e, wrong.code, "%s; expected a policy bundle", wrong.message);
     out->policy = policy_compile(buf_str(&out->yaml), path, e);
     return out->policy != NULL;
 }

@@ -54,7 +54,8 @@ BYTES = {
         % i
         for i in range(1000)
     ),
-    f"bundle.yaml is too large (over {BUNDLE_MAX} bytes)": b"#" * (BUNDLE_MAX + 1),
+    f"bundle.yaml is too large (over {BUNDLE_MAX} bytes); expected a policy bundle": b"#"
+    * (BUNDLE_MAX + 1),
     "case 1: this is nested too deep": (
         b"cases: [{ target: a, args: " + b"[" * 5000 + b"]" * 5000 + b"}]"
     ),

@@ -130,7 +130,7 @@ class TestCases:
         error = self.error(files, "bad.yaml")
         assert error.startswith('error: bad.yaml:3:5: rule "x": unknown key "reson"')
         error = self.error(files, "none.yaml")
-        assert error.startswith("error: cannot read none.yaml: No such file or directory; it is to")
+        assert error.startswith("error: cannot read none.yaml: No such file or directory; expected a")
         (files.folder / "cases.yaml").write_text("cases:\n  - { name: x, targt: y }\n")
         error = self.error(files, "shell.yaml", "--cases", "cases.yaml")
         assert error.startswith("error: cases.yaml:2:16: ")

@@ -385,7 +385,7 @@ static void names_the_file_that_is_not_there(void **state)
     (void)state;
     assert_false(manifest_load("/no/such/file.yaml", &a, &m, &e));
     CHECK_STR(str_of(e.message), STR("cannot read /no/such/file.yaml: No such file or directory; "
-                                     "it is to be a manifest, which lists agents"));
+                                     "expected a manifest, which lists agents"));
     assert_false(manifest_load("/", &a, &m, &e));
     CHECKF(strstr(e.message, "Is a directory") != NULL, "%s", e.message);
 }
