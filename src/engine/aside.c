@@ -52,9 +52,11 @@ static void pause_us(int64_t us)
     nanosleep(&ts, NULL);
 }
 
+/* Not while another reads: that one closes it when it becomes idle, or fails. */
 static void close_reader(struct aside *a)
 {
-    pthread_mutex_lock(&a->read_lock);
+    if (pthread_mutex_trylock(&a->read_lock) != 0)
+        return;
     store_reader_close(a->reader);
     a->reader = NULL;
     pthread_mutex_unlock(&a->read_lock);

@@ -87,6 +87,36 @@ static void one_too_many_is_refused(void **state)
     close_bounded(&b);
 }
 
+/* As often as there are places, and more. */
+static void what_fails_to_connect_leaves_its_place(void **state)
+{
+    struct store_reader *first, *second;
+    char other[256], name[64], sql[128];
+    struct err e = {0};
+    struct bounded b;
+
+    (void)state;
+    open_bounded(&b);
+    postgres_cluster_database(other, sizeof(other));
+    snprintf(name, sizeof(name), "%s", postgres_cluster_query(b.url, "SELECT current_database()"));
+    snprintf(sql, sizeof(sql), "ALTER DATABASE %s ALLOW_CONNECTIONS false", name);
+    (void)postgres_cluster_query(other, sql);
+    for (int i = 0; i < 3 * MAX; i++) {
+        assert_null(store_reader_open(b.store, &e));
+        assert_non_null(strstr(e.message, "not currently accepting connections"));
+    }
+    snprintf(sql, sizeof(sql), "ALTER DATABASE %s ALLOW_CONNECTIONS true", name);
+    (void)postgres_cluster_query(other, sql);
+    first = open_reader(&b);
+    second = open_reader(&b);
+    assert_null(store_reader_open(b.store, &e));
+    assert_string_equal(e.message, "all 3 connections to the database are in use");
+    store_reader_close(first);
+    store_reader_close(second);
+    close_bounded(&b);
+    postgres_cluster_drop(other);
+}
+
 static void *wake_after_a_while(void *arg)
 {
     struct timespec while_ = {.tv_nsec = 300 * 1000 * 1000};
@@ -152,6 +182,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_too_many_is_refused),
+        cmocka_unit_test(what_fails_to_connect_leaves_its_place),
         cmocka_unit_test(a_place_is_free_once_the_server_has_seen_the_end),
         cmocka_unit_test(the_wait_for_the_server_ends),
     };
