@@ -152,6 +152,7 @@ def test_what_is_recorded_of_a_model_call(recording: Kernel, row: Any) -> None:
     assert (found.kind, found.target) == ("llm_call", "m")
     assert found.args == {"model": "m", "messages": [], "stream": "stream" in case}
     assert (found.result if which == "result" else found.error) == recorded
+    assert found.status == ("succeeded" if which == "result" else "failed")
     for text in map(str, shown):
         assert not [word for word in (KEY, PATH, HEADER, "127.0.0.1") if word in text]
 
@@ -211,7 +212,7 @@ def test_a_key_that_an_error_shows(recording: Kernel, caplog: pytest.LogCaptureF
         ):
             run = await ended(client, await client.create("recorded", {"given": url}))
             (found,) = await client.list_steps(run.id)
-            assert "[secret]" in found.error["message"]
+            assert "[value of Authorization]" in found.error["message"]
             assert run.output == found.error["message"]
             assert KEY not in str((run, found, await client.events(run.id)))
 

@@ -142,11 +142,11 @@ async def test_a_loop_that_ends_in_the_middle(
     async def main() -> None:
         source = Chunks(EVENTS[0], asyncio.Event())
         provider = Provider(httpx2.Response(200, headers=SSE, stream=source))
-        async with provider.client() as http:
-            answer = await http.send(http.build_request("POST", URL, json=ASK), stream=True)
-            reading = asyncio.create_task(answer.aread())
-            await source.waiting.wait()
-            await asyncio.gather(reading, held())
+        http = provider.client()
+        answer = await http.send(http.build_request("POST", URL, json=ASK), stream=True)
+        reading = asyncio.create_task(answer.aread())
+        await source.waiting.wait()
+        await asyncio.gather(reading, held())
 
     assert await held_bench.run(lambda given: asyncio.run(main())) is None
     assert settled(held_bench) == []

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rebuno import _ports
+from rebuno import Agent, _ports
 from rebuno._ports import why_not
 
 DEADLINE = 60.0
@@ -69,3 +69,18 @@ def test_an_agent_says_it() -> None:
             assert last.startswith(f"agent coder: cannot listen on 127.0.0.1:{port}: ")
             assert (f"process {os.getpid()} " in last) is (port != 70000)
             assert "Traceback" not in ended.stderr
+
+
+def test_a_program_that_ends_itself_is_not_explained(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its successor may listen there already."""
+
+    def stopped(*args: Any, **options: Any) -> None:
+        sys.exit(0)
+
+    monkeypatch.setattr("uvicorn.run", stopped)
+    agent = Agent("coder", secret="s", base_url="http://127.0.0.1:1")
+    with socket.create_server(("127.0.0.1", 0)) as busy:
+        port = busy.getsockname()[1]
+        with pytest.raises(SystemExit) as ended:
+            agent.run(lambda given: 1, host="127.0.0.1", port=port)
+    assert ended.value.code == 0

@@ -147,6 +147,13 @@ async def test_what_httpx2_sends_by_another_way_is_recorded(bench: Bench, option
         )
 
 
+async def test_a_proxy_of_the_environment_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+    async with ScriptedModel(["tea"]) as model, http_client() as http:
+        answer = await http.post(f"{model.url}/messages", json={"model": "m1"})
+    assert answer.status_code == 200
+
+
 def test_options_of_the_network_reach_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """httpx2 does not apply them to a transport that it is given."""
     made: list[Any] = []

@@ -161,6 +161,7 @@ async def test_a_body_that_is_no_text(bench: Bench) -> None:
         ("x-goog-api-key", "sk-secret\n"),
         ("OpenAI-Organization", "sk-secret\x00"),
         ("x-of-a-gateway", "sk-secret\\more\n"),
+        ("x-quoted", '"so" sk-se\'cret\n'),
     ],
 )
 async def test_a_key_in_an_error_is_not_recorded(
@@ -176,9 +177,54 @@ async def test_a_key_in_an_error_is_not_recorded(
         with caplog.at_level(logging.DEBUG, "rebuno"):
             reason = await bench.failure(process)
     assert reason.startswith("agent_error: LocalProtocolError: Illegal header value")
+    assert f"[value of {header}]" in reason
     assert outcome(bench)[0] == "fail"
-    assert all(b"sk-secret" not in call.raw for call in bench.kernel.calls)
-    assert "sk-secret" not in caplog.text
+    assert all(b"sk-se" not in call.raw for call in bench.kernel.calls)
+    assert "sk-se" not in caplog.text
+
+
+class OfAGateway(Exception):
+    """One with an attribute, as applications have."""
+
+    def __init__(self, about: str, *, retry: bool) -> None:
+        super().__init__(f"refused for {about}")
+        self.retry = retry
+
+
+class OwnText(OfAGateway):
+    """It makes its text of something else than its arguments."""
+
+    def __str__(self) -> str:
+        return "of its own: tenant-7"
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (OfAGateway("tenant-7", retry=True), OfAGateway),
+        (httpx2.ConnectError("no route for tenant-7"), httpx2.ConnectError),
+        (ConnectionRefusedError(111, "not for tenant-7"), ConnectionRefusedError),
+        (OwnText("x", retry=True), RuntimeError),
+        (ExceptionGroup("of tenant-7", [ValueError()]), RuntimeError),
+        (UnicodeEncodeError("ascii", "é", 0, 1, "tenant-7"), RuntimeError),
+    ],
+)
+async def test_an_error_that_shows_a_header_stays_what_it_is(
+    bench: Bench, error: Exception, kind: type[Exception]
+) -> None:
+    """A handler may catch it by its class, and people read which header it was."""
+
+    async def process(given: Any) -> Any:
+        async with Provider(error).client(headers={"x-tenant": "tenant-7"}) as http:
+            with pytest.raises(kind) as caught:
+                await http.post(URL, json=ASK)
+        assert type(caught.value) is kind
+        assert getattr(caught.value, "retry", True)
+        return str(caught.value)
+
+    text = await bench.output(process)
+    assert text == str(error).replace("tenant-7", "[value of x-tenant]")
+    assert outcome(bench)[1]["error"]["message"] == text
 
 
 def too_large(call: Any) -> KernelAnswer | None:

@@ -19,7 +19,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from . import _protocol, _requests
-from ._dispatch import Dispatch
+from ._dispatch import Dispatch, explained
 from ._handler import Handler, output_schema
 from ._ports import LAST_PORT, why_not
 from ._protocol import Delivery
@@ -29,6 +29,7 @@ from .errors import RebunoError
 logger = logging.getLogger("rebuno")
 
 _COMPLAINT_EVERY_S = 60.0
+_NOT_UP = (1, 3)  # what uvicorn's versions say when they cannot listen
 
 
 class Agent:
@@ -88,11 +89,11 @@ class Agent:
         """
         self.bind(process)
         try:
-            if port > LAST_PORT:  # uvicorn would take the rest of it by 65536
+            if int(port) > LAST_PORT:  # uvicorn would take the rest of it by 65536
                 sys.exit(1)
             uvicorn.run(self.app, host=host, port=port, log_config=_log_config())
-        except SystemExit:  # it has not come up, and says a number
-            if reason := why_not(host, port):
+        except SystemExit as exc:
+            if exc.code in _NOT_UP and (reason := why_not(host, int(port))):
                 sys.exit(
                     f"agent {self.agent_id}: {reason}: run(…, port=…), and register the webhook's "
                     "URL with it"
@@ -141,7 +142,8 @@ class Agent:
             await self._wire.send(_requests.put_metadata(self.agent_id, metadata))
             self._published = True
         except (RebunoError, TypeError) as exc:
-            logger.warning("agent %s: metadata not published: %s", self.agent_id, exc)
+            said = explained(exc, self.agent_id)
+            logger.warning("agent %s: metadata not published: %s", self.agent_id, said)
 
     def _wire_to(self, environment: Environment) -> Wire:
         """The way to the kernel; tests set `_wire` to one with an environment of their own."""
@@ -210,7 +212,7 @@ class Agent:
                 running.delivery.dispatch_attempt,
             )
             running.cancel()
-        dispatch = Dispatch(self._wire, delivery, handler)
+        dispatch = Dispatch(self._wire, delivery, handler, agent_id=self.agent_id)
         self._running[delivery.execution_id] = dispatch
         self._dispatches.add(dispatch)
         dispatch.task.add_done_callback(lambda _: self._ended(dispatch))

@@ -83,6 +83,7 @@ class Attempt:
         self._asking = False  # whether they may be suspended
         self._is_suspended = False  # they are: the kernel waits for their steps
         self._open_model_calls: dict[str, _OpenCall] = {}
+        self._calling: dict[object, object] = {}  # the transports of calls without an answer
         self._changed = asyncio.Event()
 
     async def send(self, request: Request, patience: Patience = LASTING) -> bytes:
@@ -97,6 +98,12 @@ class Attempt:
         """Remembers the first stop that was met: a handler may swallow the exception."""
         if self.suspension is None:
             self.suspension = reason
+
+    def stop(self) -> RebunoError:
+        """What those are told for whom nothing goes on: the attempt is given up, or suspended."""
+        if self.abandoned or self.suspension is None:
+            return LeaseSuperseded("this delivery was given up; another attempt carries on")
+        return copy.copy(self.suspension)
 
     @property
     def base_url(self) -> str:
@@ -132,7 +139,7 @@ class Attempt:
             if (self._sealed or is_model_call) and self.suspension is not None:
                 raise copy.copy(self.suspension)
         if self.abandoned:
-            raise LeaseSuperseded("this delivery was given up; another attempt carries on")
+            raise self.stop()
         if is_model_call and self.lost is not None:  # its SDK calls again: not beside that step
             raise copy.copy(self.lost)
 
@@ -227,6 +234,20 @@ class Attempt:
         finally:
             self._count(-1)
 
+    @contextlib.contextmanager
+    def calling(self, way: object) -> Iterator[None]:
+        """Marks a model call by this transport: until it is recorded, or its stream has begun.
+
+        From before it is submitted on: it may be let through after the transport is closed.
+        """
+        with self.busy():
+            mark = object()
+            self._calling[mark] = way
+            try:
+                yield
+            finally:
+                del self._calling[mark]
+
     def begin_model_call(
         self, step_id: str, caller: asyncio.Task[Any] | None = None, way: object = None
     ) -> None:
@@ -242,7 +263,6 @@ class Attempt:
         """The model call's answer is a stream."""
         call = self._open_model_calls[step_id]
         call.loop, call.stream = asyncio.get_running_loop(), stream
-        self._wake()
 
     def end_model_call(self, step_id: str) -> None:
         """The call was recorded, or given up."""
@@ -255,15 +275,14 @@ class Attempt:
         Once the execution is suspended that is mostly a client's block, left because of the call
         that waits. The calls beside it end first: cut off, they would be recorded so.
         """
-        if self.suspension is not None and asyncio.get_running_loop() is self._loop:
+        if self.suspension is not None and not self.abandoned:
             await see_through(self.spawn(self._until_answered(way)), lambda: None)
 
     async def _until_answered(self, way: object) -> None:
-        def whole() -> bool:
-            """Whether calls are on it of which no answer has begun."""
-            return any(c.way is way and c.stream is None for c in self._open_model_calls.values())
+        def is_free() -> bool:
+            return all(one is not way for one in tuple(self._calling.values()))
 
-        await self._until(lambda: not whole())
+        await self._on_owner(lambda: self._until(is_free))
         await self._until_read(lambda call: call.way is way)
 
     async def _until_read(self, is_meant: Callable[[_OpenCall], bool]) -> None:
@@ -272,7 +291,8 @@ class Attempt:
         for call in tuple(self._open_model_calls.values()):
             if call.stream is not None and call.loop is loop and is_meant(call):
                 await call.stream.until_left()
-                await call.stream.cut(is_cancelled=False)
+                with contextlib.suppress(Exception):  # its reader's to see
+                    await call.stream.cut(is_cancelled=False)
 
     async def until_settled(self) -> None:
         """Returns when no step is in flight, and of the model calls nothing more will come.
@@ -285,9 +305,7 @@ class Attempt:
             return call.caller not in (None, handler) and not call.caller.done()
 
         await self._until(lambda: self._busy == 0)
-        for call in tuple(self._open_model_calls.values()):
-            if call.stream is not None and call.loop is self._loop:
-                await call.stream.cut(is_cancelled=False)
+        await self._until_read(lambda _: True)
         with contextlib.suppress(TimeoutError):  # a caller may have given up, and live on
             async with asyncio.timeout(_NEIGHBOURS_S):
                 await self._until(

@@ -7,6 +7,7 @@ leaves the step with an outcome. Model calls are never serialised, and hold no l
 
 import asyncio
 import functools
+import re
 from typing import Any
 
 import httpx2
@@ -98,7 +99,7 @@ class ModelCall:
     async def _live(self, is_streamed: bool) -> httpx2.Response:
         try:
             await self._attempt.admit(is_model_call=True)
-            with self._attempt.busy():
+            with self._attempt.calling(self._inner):
                 self._submitted = True
                 decision = await self._submit()
                 if decision.decision == "replay":
@@ -208,14 +209,37 @@ def _content_type(response: httpx2.Response, is_streamed: bool) -> str:
 
 def _without_secrets(exc: Exception, request: httpx2.Request) -> Exception:
     """Returns the error, or one like it whose text does not show what the request proves."""
-    text = str(exc)
-    shown = text
-    for name, value in request.headers.raw:
-        for word in () if name.decode("latin-1").lower() in _PUBLIC else value.split():
-            if len(word) > 6:  # the others are words such as Bearer
-                for form in (word.decode("latin-1"), repr(word)[2:-1]):
-                    shown = shown.replace(form, "[secret]")
-    if shown == text:
+    held = {
+        form: name.decode("latin-1")
+        for name, value in request.headers.raw
+        if name.decode("latin-1").lower() not in _PUBLIC
+        for word in value.split()
+        if len(word) > 6  # the others are words such as Bearer
+        for form in _forms(word)
+    }
+    if not held:
         return exc
-    kind = type(exc) if isinstance(exc, httpx2.RequestError) else RuntimeError
-    return kind(shown)
+    longest_first = sorted(held, key=len, reverse=True)
+    text = str(exc)
+    shown = re.sub(
+        "|".join(map(re.escape, longest_first)), lambda found: f"[value of {held[found[0]]}]", text
+    )
+    return exc if shown == text else _like(exc, shown)
+
+
+def _forms(word: bytes) -> set[str]:
+    """How a text may show it: as it is, or as Python quotes it, among whatever else."""
+    quoted = repr(word)[2:-1]
+    return {word.decode("latin-1"), quoted, quoted.replace("'", r"\'")}
+
+
+def _like(exc: Exception, text: str) -> Exception:
+    """Returns one of its class with this text, a RuntimeError if the class makes its own."""
+    kind = type(exc)
+    try:
+        again = kind.__new__(kind)
+    except TypeError:  # a class that wants more
+        return RuntimeError(text)
+    again.__dict__.update(exc.__dict__)
+    again.args = (text,)
+    return again if str(again) == text else RuntimeError(text)

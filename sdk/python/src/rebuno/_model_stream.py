@@ -3,7 +3,6 @@
 
 import asyncio
 import contextlib
-import copy
 import logging
 from collections import deque
 from collections.abc import AsyncIterator
@@ -14,7 +13,7 @@ from . import _requests
 from ._attempt import Attempt
 from ._calls import see_through
 from ._model_record import CANCELLED, Record, TooLarge, Transcript, error_of
-from .errors import LeaseSuperseded, RebunoError, Terminated
+from .errors import RebunoError, Terminated
 
 logger = logging.getLogger("rebuno")
 
@@ -211,7 +210,7 @@ class LiveStream(httpx2.AsyncByteStream):
         self._closing = False
         self._cutting: asyncio.Task[None] | None = None
         self._torn = False  # a read was cancelled: nothing more can be read
-        self._withheld = False  # some of it was read for the record only
+        self._is_short = False  # it was ended for its reader before the reader has seen its end
         self._ending = False  # all is read, or cut off: the outcome is being reported
         self._over = False
         attempt.begin_stream(record.step_id, self)
@@ -222,8 +221,8 @@ class LiveStream(httpx2.AsyncByteStream):
     async def __anext__(self) -> bytes:
         if self._over or self._closing:
             await self._until_cut()
-            if self._withheld and self._attempt.suspension is not None:
-                raise copy.copy(self._attempt.suspension)  # not the end: it has not seen the rest
+            if self._is_short:
+                raise self._attempt.stop()
             raise StopAsyncIteration
         task = self._reading = self._attempt.spawn(self._next())
         try:
@@ -270,7 +269,7 @@ class LiveStream(httpx2.AsyncByteStream):
         self._activity.begin()
         try:
             if self._attempt.abandoned:
-                raise LeaseSuperseded("this delivery was given up; another attempt carries on")
+                raise self._attempt.stop()
             return await self._read()
         except asyncio.CancelledError:
             if self._closing and not self._cancelled:  # by another task than the one that reads
@@ -280,24 +279,34 @@ class LiveStream(httpx2.AsyncByteStream):
             self._activity.pause()
 
     async def _cut(self, is_cancelled: bool) -> None:
+        if self._over:  # before this began
+            return
         suspension = self._attempt.suspension
         self._activity.begin()
         try:
             await self._stop_reading(go_on=suspension is not None)
-            if self._over or self._attempt.abandoned or isinstance(suspension, Terminated):
+            if self._over:
                 return
-            if suspension is not None and self._torn and not self._cancelled:
-                return  # its loop ends: the call is made again, rather than recorded in part
-            if suspension is not None and not self._cancelled:
-                with contextlib.suppress(Exception):  # reported, and nobody is there to see it
-                    while await self._read() is not None:
-                        self._withheld = True
+            if self._attempt.abandoned or isinstance(suspension, Terminated):
+                self._is_short = True
+            elif suspension is not None and not self._cancelled:
+                await self._read_rest()
             elif is_cancelled and not self._has_begun:
                 await self._fail(CANCELLED)
             else:
                 await self._finish()
         finally:
             await self._end()
+
+    async def _read_rest(self) -> None:
+        """Reads it for the record only. Its reader is told, unless that had seen all."""
+        self._is_short = True
+        if self._torn:
+            return  # its loop ends: the call is made again, rather than recorded in part
+        with contextlib.suppress(Exception):  # reported, and nobody is there to see it
+            self._is_short = await self._read() is not None
+            while not self._over:
+                await self._read()
 
     async def _stop_reading(self, *, go_on: bool) -> None:
         """Lets no other task read beside this one."""
