@@ -16,6 +16,7 @@ from stage import LEASE_S, Stage
 VIEWER = sys.stdin.isatty() and show.IS_TERMINAL
 INTO_IT_S = 0.4  # so that the command is well on its way
 ENDED = ("completed", "failed", "cancelled")
+ANSWERS = ("g", "grant", "d", "deny")
 PATIENCE_S = {True: 900.0, False: 150.0}  # for one run; a viewer reads, and may have brought a slow model
 
 
@@ -192,12 +193,14 @@ async def decide(stage: Stage, approval_id: str) -> None:
     show.command("rebuno", "approval", "get", short)
     await stage.show("approval", "get", short)
     answer = ""
-    while VIEWER and answer not in ("g", "grant", "d", "deny"):
+    while VIEWER and answer not in ANSWERS:
         print(show.paint("   grant or deny? [g/d] ", show.YELLOW), end="", flush=True)
         line = await read_line()
         if not line:  # the terminal is gone
             break
         answer = line.strip().lower()
+        if answer not in ANSWERS:
+            show.tell("g or d: g grants it, d denies it", show.YELLOW)
     if answer in ("d", "deny"):
         words = ("approval", "deny", short, "--by", "viewer", "--reason", "not like this")
     elif answer:

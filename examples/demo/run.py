@@ -21,7 +21,7 @@ from facts import Log
 from follow import Follower, Striker, whole_log
 from rebuno import Client
 from rebuno.types import Event, Execution
-from stage import Stage
+from stage import KERNEL, Stage
 
 TASK = "One of the tests fails. Make the tests pass."
 
@@ -182,11 +182,12 @@ def main() -> int:
         try:
             keep.mkdir(parents=True)
         except OSError as exc:
-            parser.error(f"--keep: {exc}")
+            print(f"script/demo: --keep {keep}: {exc.strerror}: choose a new folder", file=sys.stderr)
+            return 2
     code = asyncio.run(play_in(keep))
     if keep is not None:
         show.tell(f"All files are in {keep}. To look at the runs:")
-        show.command("build/rebuno", "dev", "--db", str(keep / "rebuno.db"))
+        show.command(KERNEL, "dev", "--db", str(keep / "rebuno.db"))
     return code
 
 

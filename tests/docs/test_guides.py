@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from harness import Attempt, BearerClient, FakeAgent
-from harness.documents import code, read, source
+from harness import Attempt, BearerClient, FakeAgent, bundle, rule
+from harness.documents import REPOSITORY, code, read, source
 from harness.guide import Followed, files, transcripts
 
 GUIDES = {
@@ -34,6 +34,41 @@ def test_every_file_is_used() -> None:
         names = [name for name in files(document) if name not in aside]
         unused = [name for name in names if name not in programs and name not in said]
         assert not unused, f"{path}: {unused}"
+
+
+# What docs/agents.md has one look for
+
+
+def test_what_goes_wrong_is_said_in_these_words() -> None:
+    rows = read("docs/agents.md").rows("What goes wrong", "you see")
+    shown = [code(row.cells[0]) for row in rows]
+    dispatch = (REPOSITORY / "sdk/python/src/rebuno/_dispatch.py").read_text()
+    said = {
+        "the webhook did not take it; the kernel's log says why": source("cli/event_line.c"),
+        "cannot connect: is the agent running there?": source("dispatch/sender.c"),
+        "the agent refused the signature": source("dispatch/sender.c"),
+        "given up, to be delivered again": dispatch,
+    }
+    for words, program in said.items():
+        assert words in program
+        assert any(words in text for text in shown), words
+
+
+# What docs/forks.md says of an effect that policy holds anyway
+
+
+def test_the_reason_of_a_rule_of_ones_own(client: BearerClient, agent: FakeAgent) -> None:
+    """The approval has the rule's reason; only what policy allows gets the kernel's warning."""
+    gate = rule("gate", "require_approval", {"target": "gated"}, reason="look")
+    client.set_policy(agent.id, bundle(gate, default="allow"))
+    run = agent.take_attempt(client.create(agent.id)["id"])
+    said = {}
+    for target in ("gated", "charge"):
+        fork = agent.take_attempt(client.fork(run.id, 1)["id"])
+        approval = client.approval(fork.hold(target, idempotency="at_most_once"))
+        said[target] = approval["message"]
+    assert said["gated"] == "look"
+    assert said["charge"].startswith("this is a fork: ")
 
 
 # What docs/resources.md counts up

@@ -66,6 +66,20 @@ async def turns(client: Client, repo: Path) -> None:
     assert read.result == "42"
 
 
+@pytest.mark.parametrize("given", [[], ["REPO", "LLM_MODEL", "LLM_API_KEY"]])
+def test_what_is_not_set_is_named(given: list[str]) -> None:
+    """All of it in one sentence; a variable without a value is not set."""
+    needed = ["REPO", "LLM_MODEL", "LLM_BASE_URL", "LLM_API_KEY"]
+    env = {name: "given" if name in given else "" for name in needed}
+    agent = Process([sys.executable, "agent.py"], EXAMPLE, **env)
+    try:
+        assert agent.child.wait(DEADLINE) == 1
+    finally:
+        agent.end(signal.SIGTERM)
+    missing = ", ".join(name for name in needed if name not in given)
+    assert "".join(agent.output) == f"set {missing}: see README.md\n"
+
+
 @pytest.mark.skipif(not BIN, reason="REBUNO_BIN names no kernel")
 async def test_two_turns(tmp_path: Path, repo: Path) -> None:
     command = [BIN, "dev", "--memory", "--config", str(EXAMPLE / "rebuno.yaml"), "--listen-addr"]

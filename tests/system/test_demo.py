@@ -5,6 +5,7 @@ import os
 import pty
 import re
 import select
+import shlex
 import signal
 import struct
 import subprocess
@@ -261,6 +262,7 @@ def test_two_at_once_say_what_is_in_their_logs(tmp_path: Path) -> None:
         assert "so the demo grants it" in shown
         assert "[g/d]" not in shown
         assert "\x1b" not in shown
+        assert f"$ {shlex.join([str(BINARY), 'dev', '--db', str(folder / 'kept' / 'rebuno.db')])}\n" in shown
         assert_nothing_left(folder)
         with logs(folder / "kept", folder / "kernel") as (first, fork):
             assert_all_is_as_stated(shown, folder / "kept", first, fork)
@@ -303,6 +305,7 @@ def test_a_viewer_grants(tmp_path: Path, columns: int) -> None:
     assert "\x1b[" in shown
     plain = re.sub(r"\x1b\[[0-9;]*m", "", shown)
     assert "approval grant" in plain
+    assert plain.count("g or d: g grants it, d denies it") == 2
     assert "--by viewer" in plain
     assert numbers(plain, "ok open_pr asked for ~x, carried out ~x; pull requests in the repository: ~") == (1, 1, 1)
     ours = [line for line in plain.splitlines() if line[:3] == "   " or re.match(r" +[\d.]+s  |#\d|-- ", line)]
@@ -419,4 +422,4 @@ def test_a_folder_that_is_there_is_not_taken(tmp_path: Path) -> None:
     process = start(tmp_path, "--keep", str(tmp_path))
     shown = ended(process)
     assert process.returncode == 2
-    assert "File exists" in shown
+    assert shown == f"script/demo: --keep {tmp_path}: File exists: choose a new folder\n"

@@ -150,6 +150,29 @@ async def test_a_wrong_signature_is_told_of_once_a_minute(
         await bench.time.elapse(pause_s)
 
 
+@pytest.mark.parametrize("at", ["start", "delivery"])
+async def test_a_signature_that_the_kernel_does_not_know(
+    bench: Bench, caplog: pytest.LogCaptureFixture, at: str
+) -> None:
+    """Both lines name the id that the code has, and what may be wrong with it or the secret."""
+    bench.kernel.add()
+    agent = bench.agent(lambda given: 1)
+    refused = error("unauthorized", 401)
+    if at == "start":
+        bench.kernel.answer("metadata", refused)
+        await agent.publish_metadata()
+    else:
+        bench.kernel.answer("get", refused)
+        await bench.deliver(agent)
+        await agent.join()
+    lines = [line for line in caplog.messages if "[unauthorized]" in line]
+    (line,) = lines
+    assert line.endswith(
+        f": this process signs as agent {agent.agent_id!r}: is it registered under another id, "
+        "not registered yet, or with another secret than REBUNO_AGENT_SECRET?"
+    )
+
+
 def exits_sync(input: Any) -> None:
     sys.exit("enough")
 

@@ -307,6 +307,24 @@ class TestDivergence:
         gone = await diverges(three(), process, "missing")
         assert "agent_error: KeyError: 'name'" in str(gone)
         assert isinstance(gone.__cause__, KeyError)
+        line = process.__code__.co_firstlineno + 2
+        first = str(gone).splitlines()[0]
+        assert first == (
+            f"the handler raised KeyError: 'name' (in process, {__file__}:{line}), "
+            "and 2 steps had not been asked for"
+        )
+
+    async def test_a_handler_that_ends_as_a_recorded_step_did(self) -> None:
+        """The error is the recording's, not one of the handler's own."""
+        run = Run(status="failed", failure_reason="tool_error: look: no")
+        run.step("look", {"n": 1}, error={"message": "no"})
+        run.step("write", {"n": 2}, result=2)
+
+        async def process() -> None:
+            await look(1)
+
+        gone = await diverges(run, process, "missing")
+        assert str(gone).startswith("the handler ended, and 1 step had not been asked for\n")
 
     async def test_only_the_first_is_reported(self) -> None:
         async def process() -> None:
@@ -719,10 +737,13 @@ class TestCommand:
             ("agent", "'agent': name the handler as MODULE:FUNCTION, such as agent:process"),
             ("agent.py:other", "name the handler as MODULE:FUNCTION, such as agent:other"),
             ("broken:process", "broken cannot be imported: ModuleNotFoundError: No module named"),
+            ("unset:process", "unset cannot be imported: KeyError: 'NO_SUCH', at <module>, {}/uns"),
         ],
     )
     def test_no_such_handler(self, tmp_path: Path, handler: str, says: str) -> None:
         (tmp_path / "broken.py").write_text("import no_such_package\n")
+        (tmp_path / "unset.py").write_text("import os\nNAME = os.environ['NO_SUCH']\n")
+        says = says.format(tmp_path)
         code, said = self.go(tmp_path, self.run(), handler)
         assert code == 2
         assert f"error: {says}" in said or f"error: {handler!r}: {says}" in said

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import socket
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from rebuno.testing import ModelRequest, ScriptedModel, Turn
 
 PATHS = ["/chat/completions", "/responses", "/messages"]
 TOOL = {"tool": "find", "args": {"what": "a key that is long", "n": [1, 2]}}
+TOOL_CALL = {"name": "find", "args": {}}
 
 
 async def ask(server: ScriptedModel, path: str, **body: Any) -> httpx2.Response:
@@ -285,6 +287,40 @@ async def test_turns_by_conversation() -> None:
         assert said(PATHS[1], answer.json())[0] == "first"
 
 
+@pytest.mark.parametrize("path", PATHS)
+async def test_equal_conversations_get_equal_answers(path: str) -> None:
+    """To the byte, whatever else was asked; the ids within one conversation all differ."""
+    script: dict[str, list[Any]] = {
+        "large": [{"tools": [TOOL_CALL, TOOL_CALL]}, TOOL, "done"],
+        "small": [TOOL, "done"],
+    }
+    name = "input" if path == "/responses" else "messages"
+    asked = {"role": "user", "content": "x"}
+    conversation = [asked, *[{"role": "assistant", "content": "a"}, asked] * 2]
+    async with ScriptedModel(script, by="conversation") as model:
+
+        async def talk(turns: int, name_of_model: str) -> list[str]:
+            bodies = [{name: conversation[: 2 * turn + 1]} for turn in range(turns)]
+            return [(await ask(model, path, model=name_of_model, **one)).text for one in bodies]
+
+        first, second = await talk(3, "large"), await talk(3, "large")
+        other = await talk(2, "small")
+    assert first == second
+    ids = [one for text in [*first, *other] for one in ids_of(json.loads(text))]
+    assert len(ids) == len(set(ids)) >= 5 + 4
+    assert all(re.fullmatch(r"[A-Za-z0-9_-]{3,40}", one) for one in ids)
+
+
+def ids_of(body: Any) -> set[str]:
+    """All ids in an answer."""
+    if isinstance(body, list):
+        return set().union(*map(ids_of, body)) if body else set()
+    if not isinstance(body, dict):
+        return set()
+    own = {body[key] for key in ("id", "call_id") if key in body}
+    return own.union(*map(ids_of, body.values()))
+
+
 async def test_a_script_for_each_model() -> None:
     async with ScriptedModel({"a": ["of a"], "": ["of any"]}) as model:
         for name, want in (("b", "of any"), ("a", "of a")):
@@ -377,3 +413,12 @@ def test_a_port_that_cannot_be_had(tmp_path: Path, port: str) -> None:
     assert ended.stderr.startswith(f"cannot listen on 127.0.0.1:{number}: ")
     assert ended.stderr.count("\n") == 1
     assert "Traceback" not in ended.stderr
+
+
+async def test_connections_are_left_by_clients_first() -> None:
+    """Closed here just as the next request is sent, they would be a ReadError now and then."""
+    async with ScriptedModel([]) as model:
+        assert model._server is not None
+        expiry = httpx2.Limits().keepalive_expiry
+        assert expiry is not None
+        assert model._server.config.timeout_keep_alive > expiry

@@ -114,14 +114,36 @@ async def test_a_call_that_cannot_be_recorded_sends_nothing(bench: Bench) -> Non
     async def send(to: Any) -> None: ...
 
     async def process(input: Any) -> Any:
-        with pytest.raises(TypeError, match="missing a required argument"):
+        with pytest.raises(TypeError) as caught:
             await send()  # type: ignore[call-arg]
+        wanted = "tool 'send': missing a required argument: 'to'; it takes (to: Any) -> None"
+        assert str(caught.value).replace("typing.", "") == wanted
         with pytest.raises(TypeError, match="the arguments of 'send' cannot be JSON"):
             await send(float("nan"))
         with pytest.raises(TypeError, match="set cannot be converted"):
             await step("s", lambda a: a, {"a": {1}})
 
     await bench.output(process)
+    assert submitted(bench.kernel) == []
+
+
+async def test_an_await_that_was_forgotten(bench: Bench) -> None:
+    """In the output and in another tool's arguments; the call is named."""
+
+    @tool
+    async def send(to: Any) -> None: ...
+
+    calls = [send("Ada")]
+
+    async def process(input: Any) -> Any:
+        with pytest.raises(TypeError, match=r"a call of .*send was not awaited"):
+            await send(calls)
+        return {"sent": calls}
+
+    reason = await bench.failure(process)
+    calls[0].close()
+    assert reason.startswith("agent_error: TypeError: the handler's output cannot be JSON: a call")
+    assert reason.endswith("send was not awaited: write await before it")
     assert submitted(bench.kernel) == []
 
 

@@ -20,6 +20,10 @@ from rebuno import (
 from rebuno.sandbox.local import SandboxError
 from workspace_resource import LocalResource, open_pull_request
 
+NEEDED = ["REPO", "LLM_MODEL", "LLM_BASE_URL", "LLM_API_KEY"]
+if missing := [name for name in NEEDED if not os.environ.get(name)]:
+    raise SystemExit(f"set {', '.join(missing)}: see README.md")
+
 REPO = os.environ["REPO"]
 
 PROMPT = """\

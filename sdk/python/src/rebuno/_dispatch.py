@@ -25,6 +25,7 @@ from .errors import (
     RebunoError,
     Terminated,
     ToolError,
+    UnauthorizedError,
     failure_reason,
 )
 from .types import Execution, ExecutionStatus
@@ -38,7 +39,10 @@ _LONGEST_HEARTBEAT_S = 30.0
 class Dispatch:
     """Runs the handler for one delivery; `task` ends when nothing of it is left to do."""
 
-    def __init__(self, wire: Wire, delivery: Delivery, handler: Handler) -> None:
+    def __init__(
+        self, wire: Wire, delivery: Delivery, handler: Handler, *, agent_id: str = ""
+    ) -> None:
+        self.agent_id = agent_id
         self.delivery = delivery
         self.execution_id = delivery.execution_id
         self._wire = wire
@@ -219,4 +223,15 @@ class Dispatch:
             self._log(logging.INFO, "stopped", exc)
 
     def _log(self, level: int, text: str, error: RebunoError) -> None:
-        logger.log(level, "execution %s: %s: %s", self.execution_id, text, error)
+        said = explained(error, self.agent_id)
+        logger.log(level, "execution %s: %s: %s", self.execution_id, text, said)
+
+
+def explained(error: Exception, agent_id: str) -> str:
+    """The error, for the log; where the kernel knows no such signature, what may be the cause."""
+    if not isinstance(error, UnauthorizedError):
+        return str(error)
+    return (
+        f"{error}: this process signs as agent {agent_id!r}: is it registered under another id, "
+        "not registered yet, or with another secret than REBUNO_AGENT_SECRET?"
+    )

@@ -6,6 +6,7 @@ come from the same characters. Knows nothing of requests.
 """
 
 import dataclasses
+import inspect
 import json
 from collections.abc import Mapping
 from typing import Any
@@ -59,4 +60,6 @@ def _convert(value: Any) -> Any:
         return value.model_dump(mode="json")
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    if inspect.iscoroutine(value):
+        raise TypeError(f"a call of {value.__qualname__} was not awaited: write await before it")
     raise TypeError(f"{type(value).__name__} cannot be converted")

@@ -72,7 +72,10 @@ def tool(
 
         @functools.wraps(fn)
         async def invoke(*args: Any, **kwargs: Any) -> Any:
-            bound = signature.bind(*args, **kwargs)
+            try:
+                bound = signature.bind(*args, **kwargs)
+            except TypeError as exc:
+                raise TypeError(f"tool {target!r}: {exc}; it takes {signature}") from None
             bound.apply_defaults()
             recorded = dict(bound.arguments)
             run = functools.partial(call, fn, *bound.args, **bound.kwargs)

@@ -90,15 +90,23 @@ def too_early(step: RecordedStep, due: RecordedStep, at: Standing) -> Divergence
     return _divergence(what, rows, at, kind="order", recorded=due, asked=asked)
 
 
-def ended_early(missing: Sequence[RecordedStep], how: str, at: Standing) -> Divergence:
-    """The handler came to its end before it had asked for all steps."""
+def ended_early(
+    missing: Sequence[RecordedStep], how: str, at: Standing, broke: BaseException | None = None
+) -> Divergence:
+    """The handler came to its end before it had asked for all steps; `broke`: by this error."""
     rows = [_line("recorded" if not at_ else "", one) for at_, one in enumerate(missing[:_STEPS])]
     if len(missing) > _STEPS:
         rows.append(f"          and {len(missing) - _STEPS} more")
     rows.append(f"came      {how}")
     steps = "1 step" if len(missing) == 1 else f"{len(missing)} steps"
-    what = f"the handler ended, and {steps} had not been asked for"
+    end = "the handler ended" if broke is None else f"the handler raised {_raised(broke)}"
+    what = f"{end}, and {steps} had not been asked for"
     return _divergence(what, rows, at, kind="missing", recorded=missing[0], missing=missing)
+
+
+def _raised(exc: BaseException) -> str:
+    place = f" (in {found})" if (found := place_of(exc)) else ""
+    return printable(_cut(f"{type(exc).__name__}: {exc}") + place)
 
 
 def went_out(method: str, url: str, at: Standing) -> Divergence:
@@ -190,6 +198,7 @@ def printable(text: str) -> str:
 # Where the handler was
 
 _NOT_THE_USERS = (
+    "<frozen ",  # of the standard library, too: `os.environ["X"]` raises in `<frozen os>`
     str(Path(__file__).parents[1]),
     *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")),
 )

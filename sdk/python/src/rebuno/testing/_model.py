@@ -98,7 +98,7 @@ class Turn:
         calls = [{"name": self.tool, "args": self.args}] if self.tool else []
         tools = tuple(
             ToolUse(
-                str(call.get("id") or f"call_{request.number}_{index}"),
+                str(call.get("id") or f"call_{request.ids}_{index}"),
                 str(call["name"]),
                 _arguments(call.get("args", {})),
             )
@@ -115,7 +115,7 @@ class Turn:
             input_tokens=usage["input"],
             output_tokens=usage["output"],
             piece_chars=self.piece_chars,
-            number=request.number,
+            ids=request.ids,
             options=body.get("stream_options") or {},
         )
 
@@ -126,12 +126,16 @@ def _arguments(args: Any) -> str:
 
 @dataclass(frozen=True)
 class ModelRequest:
-    """A request as it arrived. `number` counts from 1; headers in lower case."""
+    """A request as it arrived. `number` counts from 1; headers in lower case.
+
+    ids: what the ids of its answer and of the tool calls in it are made of.
+    """
 
     number: int
     path: str
     headers: Mapping[str, str]
     body: dict[str, Any]
+    ids: str = "1"
 
     @property
     def is_streamed(self) -> bool:
@@ -149,7 +153,8 @@ class ScriptedModel:
     async, that gets the ModelRequest and returns one of these. A dict gives each model (the
     request's `model`) a script of its own. by: `order` takes a turn a request; `conversation`
     takes the one after the answers that the request's conversation holds already, so that
-    executions, forks and retries do not disturb each other.
+    executions, forks and retries do not disturb each other, and makes ids of the model and that
+    turn, so that equal conversations get equal answers. With `order` ids count the requests.
 
     `requests` holds what was asked. `url` ends with `/v1`, `origin` does not. A request that the
     script has no turn for is answered 400.
@@ -203,6 +208,7 @@ class ScriptedModel:
             interface="asgi3",
             log_level="critical",
             lifespan="off",
+            timeout_keep_alive=60,  # clients leave after 5 s; who closes first breaks a call
             timeout_graceful_shutdown=1,
         )
         self._server = _Server(config)
@@ -251,7 +257,9 @@ class ScriptedModel:
         headers = {
             name.decode().lower(): value.decode("latin-1") for name, value in scope["headers"]
         }
-        request = ModelRequest(len(self.requests) + 1, path, headers, body)
+        number = len(self.requests) + 1
+        ids = wire.ids(body) if self._by == "conversation" else str(number)
+        request = ModelRequest(number, path, headers, body, ids)
         self.requests.append(request)
         async with self._asked:
             self._asked.notify_all()

@@ -12,6 +12,7 @@ from .._dispatch import Dispatch
 from .._handler import Handler
 from .._protocol import Delivery
 from .._transport import Environment, Wire
+from ..errors import RebunoError
 from ._divergence import ended_early, place_of
 from ._recording import RecordedStep, Recording
 from ._replay_kernel import NoProvider, ReplayKernel
@@ -93,7 +94,8 @@ async def replay(
     result = _result(kernel, handler, recording)
     if (missed := kernel.missed) and result.status != "open" and not allow_missing:
         how = result.failure_reason or "the handler's end"
-        raise ended_early(missed, how, kernel.standing) from result.error
+        broke = None if isinstance(result.error, RebunoError) else result.error
+        raise ended_early(missed, how, kernel.standing, broke) from result.error
     return result
 
 

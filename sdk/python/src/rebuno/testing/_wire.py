@@ -33,7 +33,7 @@ class Reply:
     input_tokens: int = 1
     output_tokens: int = 1
     piece_chars: int = 0  # of the text, in a stream; 0: a word
-    number: int = 1
+    ids: str = "1"  # what its ids end with
     options: Mapping[str, Any] = field(default_factory=dict)  # the request's `stream_options`
 
     def pieces(self) -> Iterator[str]:
@@ -79,6 +79,12 @@ class Wire:
         """How often the model has answered in the conversation that the request carries."""
         turns = [self._is_answer(item) for item in self._conversation(request)]
         return sum(now and not before for before, now in zip([False, *turns], turns, strict=False))
+
+    def ids(self, request: Mapping[str, Any]) -> str:
+        """What names the next answer within its conversation; the same for equal ones."""
+        model = str(request.get("model", ""))
+        # An id of a tool call may have these characters only, and OpenAI takes 40 of them.
+        return f"{re.sub('[^A-Za-z0-9_-]', '-', model)[:20]}_{self.answers(request) + 1}"
 
     def _conversation(self, request: Mapping[str, Any]) -> Sequence[Any]:
         found = request.get("messages")
@@ -133,7 +139,7 @@ class Chat(Wire):
 
     def _head(self, reply: Reply, kind: str) -> dict[str, Any]:
         return {
-            "id": f"chatcmpl-{reply.number}",
+            "id": f"chatcmpl-{reply.ids}",
             "object": kind,
             "created": 0,
             "model": reply.model,
@@ -173,7 +179,7 @@ class Responses(Wire):
         def event(kind: str, **fields: Any) -> bytes:
             return _event({"type": kind, "sequence_number": next(numbers)} | fields, kind)
 
-        item = {"item_id": f"msg_{reply.number}", "output_index": 0, "content_index": 0}
+        item = {"item_id": f"msg_{reply.ids}", "output_index": 0, "content_index": 0}
 
         def before() -> Iterator[bytes]:
             started = self._response(reply, [], "in_progress")
@@ -223,7 +229,7 @@ class Responses(Wire):
 
     def _message(self, reply: Reply, text: str | None, status: str) -> dict[str, Any]:
         content = [] if text is None else [_output_text(text)]
-        identity = {"type": "message", "id": f"msg_{reply.number}", "role": "assistant"}
+        identity = {"type": "message", "id": f"msg_{reply.ids}", "role": "assistant"}
         return identity | {"status": status, "content": content}
 
     def _call(self, tool: ToolUse, arguments: str, status: str) -> dict[str, Any]:
@@ -239,7 +245,7 @@ class Responses(Wire):
             "total_tokens": reply.input_tokens + reply.output_tokens,
         }
         return {
-            "id": f"resp_{reply.number}",
+            "id": f"resp_{reply.ids}",
             "object": "response",
             "created_at": 0,
             "status": status,
@@ -322,7 +328,7 @@ class Messages(Wire):
         self, reply: Reply, content: list[Any], reason: str | None, usage: dict[str, int]
     ) -> dict[str, Any]:
         return {
-            "id": f"msg_{reply.number}",
+            "id": f"msg_{reply.ids}",
             "type": "message",
             "role": "assistant",
             "model": reply.model,
