@@ -7,6 +7,7 @@
 #include "cli/table.h"
 #include "cli/view.h"
 #include "cli/visit.h"
+#include "kernel/agent.h"
 
 static const char AGENTS_PATH[] = "/v0/agents";
 
@@ -27,8 +28,12 @@ static bool agent_path(struct visit *v, struct str id, const char **path, struct
 
 static struct str lease_text(struct arena *a, struct str lease_seconds)
 {
-    return str_present(lease_seconds) ? arena_printf(a, "%.*ss", STR_ARG(lease_seconds))
-                                      : STR("default");
+    int64_t seconds = 0;
+
+    if (!str_present(lease_seconds) || !json_int64(lease_seconds, &seconds))
+        return STR("default");
+    return arena_printf(a, "%llds%s", (long long)seconds,
+                        seconds < AGENT_LEASE_MIN_S ? " (ignored)" : "");
 }
 
 static const struct table_column AGENT_COLUMNS[] = {
@@ -200,6 +205,19 @@ static void print_registered(struct cli *c, const struct manifest_agent *agent)
     fputs(str_present(agent->policy_bundle) ? ", with its policy\n" : "\n", c->out);
 }
 
+/* The kernel takes it, and goes by its default. */
+static void warn_of_lease(struct cli *c, const struct manifest_agent *agent)
+{
+    int64_t seconds = agent->lease_timeout_seconds;
+
+    if (seconds > 0 && seconds < AGENT_LEASE_MIN_S)
+        cli_warn(c,
+                 "agent \"%.*s\": lease_timeout_seconds: %lld is ignored, for %d is the least; "
+                 "the kernel's default counts",
+                 STR_ARG(str_slice(agent->id, 0, agent->id.n < 80 ? agent->id.n : 80)),
+                 (long long)seconds, AGENT_LEASE_MIN_S);
+}
+
 /* Says which agent it was; those before it are registered. */
 static int fail_agent(struct cli *c, const struct manifest_agent *agent, const struct err *cause)
 {
@@ -226,6 +244,7 @@ static int add_agents(struct cli *c, struct visit *v, const struct manifest *m)
         jw_raw(&w, buf_str(&v->answer));
         if (!cli_json(c))
             print_registered(c, &m->agents[i]);
+        warn_of_lease(c, &m->agents[i]);
     }
     jw_close(&w, ']');
     if (cli_json(c))

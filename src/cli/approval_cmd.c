@@ -189,6 +189,40 @@ static void write_decision(struct cli *c, struct buf *body)
     jw_close(&w, '}');
 }
 
+/* As it stands now, when this caller may read it: who may decide may not always. */
+static bool read_back(struct visit *v)
+{
+    struct err ignored;
+
+    return client_get(v->client, visit_path(v, ""), &v->answer, &ignored);
+}
+
+static bool names(struct str array, struct str name, struct arena *a)
+{
+    struct json_walk walk = {0};
+    struct str item;
+
+    while (json_next_item(array, &walk, &item)) {
+        if (json_type_of(item) == JSON_STRING && str_eq(json_string(item, a), name))
+            return true;
+    }
+    return false;
+}
+
+/* Refused: who decides is perhaps none of those who may. */
+static void add_approvers(struct cli *c, struct visit *v, struct err *e)
+{
+    struct str approvers, listed, by = decided_by(c), why = arena_str(&v->a, str_of(e->message));
+
+    if (!read_back(v))
+        return;
+    approvers = json_get(buf_str(&v->answer), STR("approvers"), &v->a);
+    listed = view_names(approvers, &v->a);
+    if (str_present(listed) && !(str_present(by) && names(approvers, by, &v->a)))
+        err_set(e, ERR_FORBIDDEN, "%.*s; they are %.*s: --by NAME says who decides", STR_ARG(why),
+                STR_ARG(str_slice(listed, 0, listed.n < 300 ? listed.n : 300)));
+}
+
 /* The loser of a race, or somebody who comes late, is told what won. */
 static int fail_decision(struct cli *c, struct visit *v, struct err *e)
 {
@@ -204,15 +238,9 @@ static int fail_decision(struct cli *c, struct visit *v, struct err *e)
         else if (str_present(status))
             err_set(e, ERR_CONFLICT, "already %.*s", STR_ARG(status));
     }
+    if (client_status(v->client) == 403)
+        add_approvers(c, v, e);
     return cli_fail(c, e);
-}
-
-/* As it stands now, when this caller may read it: who may decide may not always. */
-static bool read_back(struct visit *v)
-{
-    struct err ignored;
-
-    return client_get(v->client, visit_path(v, ""), &v->answer, &ignored);
 }
 
 static void print_decided(struct cli *c, struct visit *v, const char *done)

@@ -30,6 +30,22 @@ struct client {
     int64_t heard_us;                   /* monotonic: when bytes of the stream came last */
 };
 
+/* Whether libcurl can go by it. */
+static bool check_url(const char *url, const char *name, struct err *e)
+{
+    CURLU *parsed = curl_url();
+    CURLUcode code =
+        parsed == NULL ? CURLUE_OUT_OF_MEMORY : curl_url_set(parsed, CURLUPART_URL, url, 0);
+
+    curl_url_cleanup(parsed);
+    if (code == CURLUE_OK)
+        return true;
+    if (code == CURLUE_BAD_PORT_NUMBER)
+        return err_set(e, ERR_VALIDATION,
+                       "%s: the port must be a number from 1 to 65535: \"%.200s\"", name, url);
+    return err_set(e, ERR_VALIDATION, "%s: %s: \"%.200s\"", name, curl_url_strerror(code), url);
+}
+
 static char *base_url(const char *url, struct err *e)
 {
     const char *text = url != NULL ? url : getenv("REBUNO_URL");
@@ -45,6 +61,8 @@ static char *base_url(const char *url, struct err *e)
         err_set(e, ERR_VALIDATION, "%s is not a URL that paths can be added to", name);
         return NULL;
     }
+    if (!check_url(s.p, name, e))
+        return NULL;
     while (s.n > 0 && s.p[s.n - 1] == '/')
         s.n--;
     if (s.n > 3 && str_eq(str_slice(s, s.n - 3, s.n), STR("/v0"))) {

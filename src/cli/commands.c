@@ -5,6 +5,7 @@
 #include <errno.h>
 
 #include "cli/help.h"
+#include "cli/meant.h"
 #include "cli/settings.h"
 
 #define URL_FLAG                                                                                   \
@@ -17,7 +18,7 @@
     }
 
 static const struct arg_flag NO_FLAGS[] = {{NULL, NULL, NULL}};
-static const struct arg_flag VERSION_FLAGS[] = {JSON_FLAG};
+static const struct arg_flag VERSION_FLAGS[] = {{"json", NULL, "print it as JSON, for scripts"}};
 static const struct arg_flag CALL_FLAGS[] = {URL_FLAG};
 static const struct arg_flag SHOW_FLAGS[] = {JSON_FLAG, URL_FLAG};
 static const struct arg_flag WATCH_FLAGS[] = {{"json", NULL, "print one event a line, as JSON"},
@@ -43,7 +44,7 @@ static const struct arg_flag CREATE_FLAGS[] = {
 static const struct arg_flag FORK_FLAGS[] = {
     {"at", "SEQ", "the last event that the fork begins with; required"},
     {"session", "NAME", "a new session for it (default: none)"},
-    {"policy", "FILE", "the bundle that decides in it, instead of the agent's"},
+    {"policy", "FILE", "the bundle that decides in it, instead of the source's own or the agent's"},
     JSON_FLAG,
     URL_FLAG,
 };
@@ -209,7 +210,9 @@ static const struct command COMMANDS[] = {
      .summary = "list an execution's steps",
      .text = "Lists the steps of an execution in the order in which they were created.\n"
              "'#2' behind a target: the second with the same arguments. TOKENS are those of a\n"
-             "model call, in/out. --json has whole arguments and results.\n",
+             "model call, in/out. One that was answered with an error has its HTTP status\n"
+             "beside its own, and the answer's beginning at the end. --json has whole\n"
+             "arguments and results.\n",
      .min_args = 1,
      .max_args = 1,
      FLAGS(SHOW_FLAGS),
@@ -389,8 +392,7 @@ static bool is_help_flag(const char *word)
     return strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0;
 }
 
-/* What stands at the place of a command's first word; `group` "" or of its second. */
-static size_t words_at(const char *group, const char **words, size_t max)
+size_t command_words(const char *group, const char **words, size_t max)
 {
     size_t n = 0, group_n = strlen(group);
 
@@ -405,20 +407,17 @@ static size_t words_at(const char *group, const char **words, size_t max)
     return n;
 }
 
-static int unknown_command(struct cli *c, const char *group, const char *word)
+/* `next`: what stands behind the word; NULL: nothing. */
+static int unknown_command(struct cli *c, const char *group, const char *word, const char *next)
 {
-    const char *words[COUNT(COMMANDS) + COUNT(COMMAND_GROUPS)];
+    char meant[MEANT_MAX];
     const char *space = group[0] == '\0' ? "" : " ";
-    size_t n = words_at(group, words, COUNT(COMMANDS));
     struct err e;
 
     c->command = NULL; /* of 'help': what is unknown is another one */
-    for (size_t i = 0; group[0] == '\0' && COMMAND_GROUPS[i].word != NULL; i++)
-        words[n++] = COMMAND_GROUPS[i].word;
-    const char *meant = suggest(word, words, n);
-    if (meant != NULL)
-        err_set(&e, ERR_VALIDATION, "unknown command '%s%s%.40s'; did you mean '%s%s%s'?", group,
-                space, word, group, space, meant);
+    if (meant_command(group, word, next, meant))
+        err_set(&e, ERR_VALIDATION, "unknown command '%s%s%.40s'; did you mean '%s'?", group, space,
+                word, meant);
     else
         err_set(&e, ERR_VALIDATION, "unknown command '%s%s%.40s'", group, space, word);
     return cli_fail_usage(c, &e);
@@ -427,7 +426,7 @@ static int unknown_command(struct cli *c, const char *group, const char *word)
 static int missing_subcommand(struct cli *c, const char *group)
 {
     const char *words[COUNT(COMMANDS)];
-    size_t n = words_at(group, words, COUNT(words));
+    size_t n = command_words(group, words, COUNT(words));
     struct buf list = {0};
     struct err e;
 
@@ -497,7 +496,7 @@ static int pick_in_group(struct cli *c, int argc, char **argv)
     snprintf(name, sizeof name, "%s %s", argv[1], argv[2]);
     c->command = command_find(name);
     if (c->command == NULL)
-        return unknown_command(c, argv[1], argv[2]);
+        return unknown_command(c, argv[1], argv[2], NULL);
     c->argc = argc - 3;
     c->argv = argv + 3;
     return run_command(c);
@@ -515,7 +514,7 @@ int commands_run(struct cli *c, int argc, char **argv)
                  : strcmp(argv[1], "--version") == 0 ? command_find("version")
                                                      : command_find(argv[1]);
     if (c->command == NULL)
-        return unknown_command(c, "", argv[1]);
+        return unknown_command(c, "", argv[1], argc > 2 ? argv[2] : NULL);
     c->argc = argc - 2;
     c->argv = argv + 2;
     return run_command(c);
@@ -548,8 +547,8 @@ int cmd_help(struct cli *c)
              str_present(second) ? second.p : "");
     const struct command *cmd = command_find(name);
     if (cmd == NULL)
-        return command_is_group(first.p) ? unknown_command(c, first.p, second.p)
-                                         : unknown_command(c, "", first.p);
+        return command_is_group(first.p) ? unknown_command(c, first.p, second.p, NULL)
+                                         : unknown_command(c, "", first.p, second.p);
     help_command(c->out, cmd);
     return EXIT_OK;
 }

@@ -27,6 +27,9 @@ struct command_group {
 extern const struct command_group COMMAND_GROUPS[];
 /* Whether the table has commands of two words that begin with this one. */
 bool command_is_group(const char *word);
+/* What stands at the place of a command's first word; with a group other than "", of its second.
+ * How many, at most max. */
+size_t command_words(const char *group, const char **words, size_t max);
 /* The command's flags. `rebuno dev` and `rebuno server` share a table, so they are asked for. */
 const struct arg_flag *command_flags(const struct command *cmd, size_t *n);
 

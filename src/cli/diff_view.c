@@ -107,15 +107,21 @@ static void put_named(struct sheet *s, const char *name, struct str a, struct st
 
 /* ---- payloads ---- */
 
+/* To the beginning of the character there. */
+static size_t character_at(struct str text, size_t at)
+{
+    while (at > 0 && at < text.n && ((unsigned char)text.p[at] & 0xC0) == 0x80)
+        at--;
+    return at;
+}
+
 static size_t common_beginning(struct str a, struct str b)
 {
     size_t n = 0;
 
     while (n < a.n && n < b.n && a.p[n] == b.p[n])
         n++;
-    while (n > 0 && n < a.n && ((unsigned char)a.p[n] & 0xC0) == 0x80) /* within a character */
-        n--;
-    return n;
+    return character_at(a, n);
 }
 
 /* A long text from shortly before what differs, on one line that is not too long to clean. */
@@ -128,10 +134,21 @@ static struct str excerpt(struct sheet *s, struct str text, size_t differs_at, s
         if (from > text.n - columns + 1)
             from = text.n - columns + 1;
     }
-    while (from > 0 && ((unsigned char)text.p[from] & 0xC0) == 0x80)
-        from--;
+    from = character_at(text, from);
     struct str part = str_slice(text, from, text.n - from > most ? from + most : text.n);
     return from == 0 ? arena_str(&s->a, part) : arena_printf(&s->a, "…%.*s", STR_ARG(part));
+}
+
+/* The payload's name and the path in it; of a long one the end, so that there is room for values.
+ */
+static const char *place_name(struct sheet *s, const char *name, struct str path, size_t columns)
+{
+    struct str whole = arena_printf(&s->a, "%s%.*s", name, STR_ARG(path));
+
+    if (whole.n <= columns)
+        return whole.p;
+    size_t from = character_at(whole, whole.n - columns + 1);
+    return arena_printf(&s->a, "…%.*s", STR_ARG(str_slice(whole, from, whole.n))).p;
 }
 
 /* A string with the characters that it means, whatever escapes its author chose. */
@@ -155,13 +172,15 @@ static void put_place(void *ctx, struct str path, struct str a, struct str b)
     const struct place *at = ctx;
     struct sheet *s = at->sheet;
     struct buf line_a = {0}, line_b = {0};
-    const char *name = arena_printf(&s->a, "%s%.*s", at->name, STR_ARG(path)).p;
-    size_t columns = s->half > 0 ? s->half : s->width, used = strlen(name) + strlen(s->indent) + 4;
+    size_t columns = s->half > 0 ? s->half : s->width - 2; /* of a side */
+    const char *name = place_name(s, at->name, path, columns / 2);
+    size_t used =
+        strlen(s->indent) + 2 + (strlen(name) > NAME_COLUMNS ? strlen(name) : NAME_COLUMNS);
 
     add_value(s, &line_a, a);
     add_value(s, &line_b, b);
     size_t differs_at = common_beginning(buf_str(&line_a), buf_str(&line_b));
-    columns = columns > 2 * used ? columns - used : columns / 2;
+    columns -= used;
     put_named(s, name,
               str_present(a) ? excerpt(s, buf_str(&line_a), differs_at, columns) : STR_NONE,
               str_present(b) ? excerpt(s, buf_str(&line_b), differs_at, columns) : STR_NONE);

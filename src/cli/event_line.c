@@ -141,6 +141,21 @@ static void describe_limit(const struct payload *p, struct event_words *l)
     add_rule(&l->detail, p->rule);
 }
 
+/* A model call that was answered with an error succeeds as a step. It took no tokens, so most need
+ * not be asked about. */
+static void add_failed_status(const struct event_log *log, const struct payload *p,
+                              struct event_words *l)
+{
+    if (log->failed_status == NULL || !str_eq(p->kind, STR("llm_call")) || str_present(p->usage))
+        return;
+    int64_t status = log->failed_status(log->ctx, p->step_id);
+
+    if (status == 0)
+        return;
+    buf_printf(&l->detail, "%sHTTP %lld", l->detail.n > 0 ? ", " : "", (long long)status);
+    l->detail_paint = PAINT_BAD;
+}
+
 static void describe_run(struct event_step *step, const struct event *ev, const struct payload *p,
                          struct event_words *l, struct arena *a)
 {
@@ -189,6 +204,8 @@ static void describe_step(struct event_log *log, const struct event *ev, const s
     }
     if (settles)
         add_took(&l->detail, step, ev->at_us);
+    if (str_eq(verb, STR("succeeded")))
+        add_failed_status(log, p, l);
     add_usage(&l->detail, p->usage, a);
     if (str_present(p->error))
         buf_printf(&l->detail, "%s%.*s", l->detail.n > 0 ? ": " : "",

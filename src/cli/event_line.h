@@ -28,6 +28,10 @@ struct event_log {
     struct buf outcome; /* output's JSON, or the reason */
     int64_t took_us;
     struct buf day; /* of the last line that was printed */
+    /* Who prints may say with which HTTP status a model call failed that was answered; events do
+     * not. 0: it did not, or nobody knows. NULL: it is not asked. */
+    int64_t (*failed_status)(void *ctx, struct str step_id);
+    void *ctx;
 };
 
 struct event {

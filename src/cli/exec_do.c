@@ -2,6 +2,7 @@
  * `rebuno exec create`, `cancel` and `watch`. */
 #include "cli/commands.h"
 #include "cli/file.h"
+#include "cli/json_diff.h"
 #include "cli/text.h"
 #include "cli/view.h"
 #include "cli/visit.h"
@@ -84,10 +85,21 @@ static void print_json(struct cli *c, struct str execution, bool events_follow)
     buf_free(&line);
 }
 
-static int print_created(struct cli *c, struct visit *v, bool watch)
+/* A key that was used before wins over what is asked for now. */
+static void warn_of_input(struct cli *c, struct str given, struct str used)
 {
-    struct str status;
-    const struct view_field fields[] = {{"id", true, &v->id}, {"status", true, &status}};
+    given = str_present(given) ? given : STR("null");
+    used = str_present(used) ? used : STR("null");
+    if (json_diff(given, used, 0, NULL, NULL) > 0)
+        cli_warn(c, "this input was not used: the run that was created with this key has another");
+}
+
+static int print_created(struct cli *c, struct visit *v, struct str given, bool watch)
+{
+    struct str status, input;
+    const struct view_field fields[] = {
+        {"id", true, &v->id}, {"status", true, &status}, {"input", false, &input}};
+    bool found = client_status(v->client) == 200; /* 201: it is new */
     struct err e;
 
     view_read(buf_str(&v->answer), fields, COUNT(fields), &v->a);
@@ -97,11 +109,12 @@ static int print_created(struct cli *c, struct visit *v, bool watch)
         err_set(&e, ERR_VALIDATION, "the kernel's answer has no execution's id");
         return cli_fail(c, &e);
     }
+    if (found)
+        warn_of_input(c, given, input);
     if (cli_json(c)) {
         print_json(c, buf_str(&v->answer), watch);
         return EXIT_OK;
     }
-    bool found = client_status(v->client) == 200; /* 201: it is new */
     struct str id = view_short_id(v->id);
     fputs(found ? "found " : "created ", c->out);
     cli_put(c, PAINT_BOLD, id);
@@ -147,7 +160,7 @@ static int create(struct cli *c, struct visit *v, struct str input)
         return code;
     write_request(c, input, parent, &body);
     if (client_call(v->client, "POST", "/v0/executions", buf_str(&body), &v->answer, &e))
-        code = print_created(c, v, watch);
+        code = print_created(c, v, input, watch);
     else
         code = fail_create(c, v, &e);
     buf_free(&body);

@@ -5,6 +5,7 @@
 #include "cli/commands.h"
 #include "cli/coverage.h"
 #include "cli/event_put.h"
+#include "cli/model_answer.h"
 #include "cli/pages.h"
 #include "cli/table.h"
 #include "cli/text.h"
@@ -92,6 +93,13 @@ static void put_whole_line(struct cli *c, const struct event *ev)
     buf_free(&payload);
 }
 
+static int64_t failed_status(void *ctx, struct str step_id)
+{
+    struct record *r = ctx;
+
+    return model_answer_fetch(r->v, r->v->client, step_id);
+}
+
 static void show_event(struct record *r, struct str json)
 {
     struct cli *c = r->c;
@@ -115,7 +123,8 @@ int cmd_exec_events(struct cli *c)
     struct pages pages = {
         .route = "/events", .after = "after_seq", .last_field = "event_seq", .limit = 500};
     struct visit v;
-    struct record r = {.c = c, .show = show_event, .v = &v};
+    struct record r = {
+        .c = c, .show = show_event, .v = &v, .log = {.failed_status = failed_status, .ctx = &r}};
     int code = visit_begin_found(c, &v, &VISIT_EXECUTION);
 
     if (code == EXIT_OK)
@@ -171,17 +180,29 @@ static struct str step_tokens(struct str usage, struct arena *a)
     return arena_printf(a, "%lld/%lld", (long long)t.input, (long long)t.output);
 }
 
+/* "succeeded, HTTP 400" of a model call that was answered with an error, whose words stand where
+ * errors do. */
+static void add_status(struct table *t, struct str status, int64_t failed_with, struct arena *a)
+{
+    if (failed_with == 0)
+        table_add(t, view_status_paint(status), status);
+    else
+        table_add(t, PAINT_BAD,
+                  arena_printf(a, "%.*s, HTTP %lld", STR_ARG(status), (long long)failed_with));
+}
+
 static void show_step(struct record *r, struct str step)
 {
     struct table *t = r->table;
     struct arena a = {0};
-    struct str kind, target, args, status, occurrence, started, completed, error, usage;
+    struct str kind, target, args, status, occurrence, started, completed, error, usage, result,
+        body;
     const struct view_field fields[] = {
         {"kind", true, &kind},          {"target", true, &target},
         {"status", true, &status},      {"occurrence", false, &occurrence},
         {"started_at", true, &started}, {"completed_at", true, &completed},
         {"error", false, &error},       {"args", false, &args},
-        {"usage", false, &usage},
+        {"usage", false, &usage},       {"result", false, &result},
     };
 
     int64_t before = 0;
@@ -189,13 +210,15 @@ static void show_step(struct record *r, struct str step)
     view_read(step, fields, COUNT(fields), &a);
     if (!str_present(occurrence) || !json_int64(occurrence, &before))
         before = 0;
+    bool model_call = str_eq(kind, STR("llm_call"));
+    int64_t failed_with = model_answer_failure(model_call ? result : STR_NONE, &body, &a);
     table_add(t, PAINT_NONE, kind);
     table_add(t, PAINT_BOLD, view_target(target, before, &a));
     table_add(t, PAINT_NONE, view_json_short(args, ARGS_COLUMNS, &a));
-    table_add(t, view_status_paint(status), status);
+    add_status(t, status, failed_with, &a);
     table_add(t, PAINT_NONE, step_duration(started, completed, status, &a));
     table_add(t, PAINT_NONE, step_tokens(usage, &a));
-    table_add(t, PAINT_NONE, view_error_text(error, &a));
+    table_add(t, PAINT_NONE, failed_with != 0 ? body : view_error_text(error, &a));
     arena_free(&a);
 }
 

@@ -11,7 +11,8 @@ typedef void json_difference(void *ctx, struct str path, struct str a, struct st
 
 /* Calls `take` for the first `max` places, in a's order, then what only b has; how many there are,
  * max + 1 if there are more. White space, escapes and the order of members make no difference;
- * items of lists are compared by their places. Both values are valid, or absent. */
+ * items of lists are compared by their places. Two strings that hold an object each, or a list, are
+ * compared inside: ".body.choices[0]". Both values are valid, or absent. */
 size_t json_diff(struct str a, struct str b, size_t max, json_difference *take, void *ctx);
 
 #endif

@@ -10,6 +10,8 @@
 #include "policy/cache.h"
 
 #include <errno.h>
+#include <pthread.h>
+#include <semaphore.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,6 +20,7 @@
 
 static const int64_t DRAIN_US = 8 * US_PER_S;
 static const int64_t STOP_US = 500 * US_PER_MS;
+static const int64_t END_US = 9 * US_PER_S; /* what waits with a bound has ended by then */
 
 struct kernel {
     const struct config *config;
@@ -221,10 +224,11 @@ static bool boot(struct kernel *k, struct err *e)
  * that: what was not answered was not decided. */
 static bool shut_down(struct kernel *k)
 {
+    int64_t until_us = clock_mono_us() + DRAIN_US;
     bool drained;
 
     sender_stop(k->sender);
-    drained = k->api == NULL || api_drain(k->api, clock_mono_us() + DRAIN_US);
+    drained = k->api == NULL || api_drain(k->api, until_us);
     judge_stop(k->judge); /* what it has not answered by now must not hold the engine up */
     if ((k->engine != NULL && !engine_stop(k->engine, STOP_US)) || !drained)
         return false;
@@ -239,6 +243,44 @@ static bool shut_down(struct kernel *k)
     return true;
 }
 
+/* A database that does not answer may keep any thread for ever: no end waits for that. */
+struct end {
+    sem_t over;
+    int code;
+};
+
+static void *end_in_time(void *arg)
+{
+    struct end *end = arg;
+    int64_t until_us = clock_mono_us() + END_US;
+    const struct timespec until = {until_us / US_PER_S, until_us % US_PER_S * 1000};
+
+    while (sem_clockwait(&end->over, CLOCK_MONOTONIC, &until) != 0) {
+        if (errno == EINTR)
+            continue;
+        log_event(LOG_WARN, "kernel.stopped",
+                  {"error", STR("not all was done in time: does the database answer?")});
+        _exit(end->code);
+    }
+    return NULL;
+}
+
+static bool shut_down_in_time(struct kernel *k, int code)
+{
+    struct end end = {.code = code};
+    pthread_t watch;
+    bool watched, clean;
+
+    sem_init(&end.over, 0, 0);
+    watched = pthread_create(&watch, NULL, end_in_time, &end) == 0;
+    clean = shut_down(k);
+    sem_post(&end.over);
+    if (watched)
+        pthread_join(watch, NULL);
+    sem_destroy(&end.over);
+    return clean;
+}
+
 /* What a browser or curl can be given: a wildcard address is reached through the loopback one. */
 static struct str base_url(struct kernel *k)
 {
@@ -250,6 +292,58 @@ static struct str base_url(struct kernel *k)
     return arena_printf(&k->arena, "http://%.*s:%u", STR_ARG(host), api_port(k->api));
 }
 
+/* What a command says to reach this kernel; "" when it looks there by itself. */
+static struct str url_words(struct kernel *k, struct str url)
+{
+    bool looked_for =
+        str_eq(url, STR("http://127.0.0.1:8080")) || str_eq(url, STR("http://localhost:8080"));
+
+    return looked_for ? STR("") : arena_printf(&k->arena, " --url %.*s", STR_ARG(url));
+}
+
+/* How many the database has; -1: nobody can say. */
+static int64_t count_agents(struct kernel *k)
+{
+    struct err ignored;
+    struct store_reader *reader = store_reader_open(k->store, &ignored);
+    struct agent_view *agents = NULL;
+    size_t n = 0;
+    bool read = reader != NULL && store_list_agents(reader, &k->arena, &agents, &n, &ignored);
+
+    store_reader_close(reader);
+    return read ? (int64_t)n : -1;
+}
+
+static void greet_manifest(struct kernel *k, struct str reach)
+{
+    struct str first = k->manifest.agents[0].id;
+
+    for (size_t i = 0; i < k->manifest.n; i++)
+        printf("  agent     %.*s at %.*s\n", STR_ARG(k->manifest.agents[i].id),
+               STR_ARG(k->manifest.agents[i].webhook_url));
+    printf("  try       rebuno exec create %.*s INPUT --watch%.*s   (its input: rebuno agent get "
+           "%.*s%.*s)\n",
+           STR_ARG(first), STR_ARG(reach), STR_ARG(first), STR_ARG(reach));
+}
+
+static void greet_agents(struct kernel *k, struct str url)
+{
+    struct str reach = url_words(k, url);
+
+    if (k->manifest.n > 0) {
+        greet_manifest(k, reach);
+        return;
+    }
+    int64_t n = count_agents(k);
+    if (n == 0)
+        printf("  no agents yet: add some with 'rebuno agent add MANIFEST%.*s', or start with "
+               "--config\n",
+               STR_ARG(reach));
+    else if (n > 0)
+        printf("  agents    %lld, from before: rebuno agent ls%.*s\n", (long long)n,
+               STR_ARG(reach));
+}
+
 static void greet(struct kernel *k)
 {
     struct str url = base_url(k);
@@ -258,16 +352,7 @@ static void greet(struct kernel *k)
     printf("rebuno %s, listening on %.*s\n", REBUNO_VERSION, STR_ARG(url));
     if (c->dev) {
         printf("  database  %s\n", c->memory ? "none: everything is gone at exit" : c->db_path);
-        for (size_t i = 0; i < k->manifest.n; i++)
-            printf("  agent     %.*s at %.*s\n", STR_ARG(k->manifest.agents[i].id),
-                   STR_ARG(k->manifest.agents[i].webhook_url));
-        if (k->manifest.n == 0)
-            printf("  no agents yet: add some with 'rebuno agent add MANIFEST', or start with "
-                   "--config\n");
-        else
-            printf("  try       rebuno exec create %.*s INPUT --watch   (its input: rebuno agent "
-                   "get %.*s)\n",
-                   STR_ARG(k->manifest.agents[0].id), STR_ARG(k->manifest.agents[0].id));
+        greet_agents(k, url);
     }
     fflush(stdout);
     log_event(LOG_INFO, "kernel.started", {"url", url}, {"version", STR(REBUNO_VERSION)});
@@ -308,7 +393,7 @@ int serve_run(const struct config *config)
     } else {
         fprintf(stderr, "rebuno: %s\n", e.message);
     }
-    clean = shut_down(&k);
+    clean = shut_down_in_time(&k, code);
     if (code == 0)
         log_fields(LOG_INFO, "kernel.stopped", NULL, 0);
     fflush(stdout);

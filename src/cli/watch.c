@@ -9,6 +9,7 @@
 
 #include "cli/approval_view.h"
 #include "cli/event_line.h"
+#include "cli/model_answer.h"
 #include "cli/sse.h"
 #include "cli/text.h"
 #include "cli/view.h"
@@ -104,6 +105,16 @@ static bool ask(struct watch *w, struct client *client, struct str id)
     buf_free(&answer);
     arena_free(&a);
     return read;
+}
+
+static int64_t failed_status(void *ctx, struct str step_id)
+{
+    struct watch *w = ctx;
+    struct client *client = second_client(w);
+    int64_t status = client == NULL ? 0 : model_answer_fetch(w->v, client, step_id);
+
+    client_free(client);
+    return status;
 }
 
 /* Shows the approvals that wait, once all that has come has been taken: a log that is caught up
@@ -258,6 +269,8 @@ int watch_execution(struct cli *c, struct visit *v)
 
     w.sse.on_event = take_event;
     w.sse.ctx = &w;
+    if (!cli_json(c))
+        w.log = (struct event_log){.failed_status = failed_status, .ctx = &w};
     catch_interrupt();
     fflush(c->out);
     if (!follow(&w, v, &e)) {

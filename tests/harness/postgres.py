@@ -4,6 +4,7 @@ The server refuses to run as root, so root starts it as the user `postgres`. It 
 process and is ended by its pid.
 """
 
+import contextlib
 import itertools
 import os
 import pwd
@@ -12,6 +13,7 @@ import signal
 import socket
 import subprocess
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 from harness.waiting import Deadline
@@ -101,6 +103,26 @@ class Cluster:
         self.process.send_signal(signal.SIGQUIT if immediate else signal.SIGINT)
         self.process.wait(60)
         self.process = None
+
+    @contextlib.contextmanager
+    def frozen(self) -> Iterator[None]:
+        """All of its processes stand still: connections stay open, and nothing answers."""
+        assert self.process is not None
+        pid = self.process.pid
+        os.kill(pid, signal.SIGSTOP)  # first, so that no more processes come
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        pids = [pid, *map(int, children)]
+        try:
+            self._signal(pids[1:], signal.SIGSTOP)
+            yield
+        finally:
+            self._signal(pids, signal.SIGCONT)
+
+    @staticmethod
+    def _signal(pids: list[int], number: signal.Signals) -> None:
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
 
     def close(self) -> None:
         if self.process is not None and self.process.poll() is None:

@@ -60,6 +60,22 @@ class TestAgents:
         assert cli.out("agent", "rm", agent.id) == f"removed {agent.id}\n"
         assert "(not_found)" in cli.error("agent", "get", agent.id)
 
+    def test_a_lease_that_is_too_short_is_named(self, cli: Cli, new_agent: NewAgent) -> None:
+        agent = new_agent(register=False)
+        text = MANIFEST.format(id=agent.id, url=agent.webhook_url)
+        for seconds, ignored in ((9, True), (10, False)):
+            (cli.folder / "a.yaml").write_text(text.replace("60", str(seconds)))
+            done = cli.run("agent", "add", "a.yaml", TEST_SECRET=agent.secret)
+            assert done.returncode == 0
+            assert done.stderr.decode() == ignored * (
+                f'warning: agent "{agent.id}": lease_timeout_seconds: 9 is ignored, for 10 is the '
+                "least; the kernel's default counts\n"
+            )
+            shown = f"{seconds}s" + ignored * " (ignored)"
+            assert f"lease           {shown}\n" in cli.out("agent", "get", agent.id)
+            (line,) = (r for r in cli.out("agent", "ls").splitlines() if r.startswith(agent.id))
+            assert f" {shown} " in line and ("(ignored)" in line) == ignored
+
     def test_add_says_where_a_manifest_is_wrong(self, cli: Cli) -> None:
         (cli.folder / "a.yaml").write_text("agents:\n  - id: x\n    webhok_url: y\n")
         error = cli.error("agent", "add", "a.yaml")
@@ -91,6 +107,18 @@ class TestCreate:
             f"found {short} (running), created earlier with this key; "
             f"follow with 'rebuno exec watch {short}'\n"
         )
+
+    def test_a_repeat_with_another_input(self, cli: Cli, agent: FakeAgent) -> None:
+        key = ("--idempotency-key", "k")
+        words = ("exec", "create", agent.id)
+        warning = b"warning: this input was not used: "
+        warning += b"the run that was created with this key has another\n"
+        cli.out(*words, '{"a": 1, "b": [2]}', *key)
+        cli.out(*words, '{"b":[2],"a":1}', *key)
+        for options in ((), ("--json",)):
+            for other in (['{"a": 2, "b": [2]}'], []):
+                done = cli.run(*words, *other, *key, *options)
+                assert (done.returncode, done.stderr) == (0, warning), done
 
     @pytest.mark.parametrize("way", ["argument", "stdin"])
     def test_input_is_sent_as_it_is(self, cli: Cli, agent: FakeAgent, way: str) -> None:

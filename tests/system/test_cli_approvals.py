@@ -270,7 +270,12 @@ class TestDecide:
     def test_only_approvers(self, cli: Cli, agent: FakeAgent, run: Attempt) -> None:
         gated(cli.kernel, agent, approvers=["alice"])
         identity = hold(run)
-        assert "(forbidden)" in cli.error("approval", "grant", identity, "--by", "mallory")
+        assert cli.error("approval", "grant", identity, "--by", "mallory") == (
+            "error: mallory is not one of the approvers (forbidden); "
+            "they are alice: --by NAME says who decides\n"
+        )
+        error = cli.error("approval", "deny", identity, USER="bob")
+        assert error.startswith("error: bob is not one of the approvers") and "--by NAME" in error
         assert approval(cli, identity)["status"] == "pending"
         cli.out("approval", "grant", identity, "--by", "alice")
 

@@ -103,6 +103,33 @@ class TestSteps:
         b.step("x", result={"b": "\u00e9", "a": 1})
         assert lines(serve(a, b), 0)[-1] == "nothing differs: 1 step is the same"
 
+    def test_bodies_of_answers(self, serve: Serve) -> None:
+        """JSON in a string is compared inside."""
+        a, b = run(A), run(B)
+        for execution, word in ((a, "tea"), (b, "coffee")):
+            message = {"message": {"content": word, "role": "assistant"}}
+            body = json.dumps({"pad": "x" * 300, "choices": [message]})
+            execution.step("m", kind="llm_call", result={"status": 200, "body": body})
+        path = "result.body.choices[0].message.content"
+        assert lines(serve(a, b), 1)[3:5] == [
+            f'-   {path}  "tea"',
+            f'+   {path}  "coffee"',
+        ]
+
+    @pytest.mark.parametrize("name", ["t", "text", "a_long_name" * 30])
+    @pytest.mark.parametrize("letter", ["x", "\u00e9"])
+    def test_long_texts_show_where_they_differ(self, serve: Serve, name: str, letter: str) -> None:
+        a, b = run(A), run(B)
+        places = [(n, m) for n in (0, 60, 150, 182, 186, 1000) for m in (0, 3, 1000)]
+        for before, after in places:
+            for execution, mark in ((a, "1"), (b, "2")):
+                text = letter * before + mark + letter * after
+                execution.step("t", before * 10000 + after, result={name: text})
+        shown = [line for line in lines(serve(a, b), 1)[2:] if line[0] in "-+"]
+        assert len(shown) == 2 * len(places)
+        for n, line in enumerate(shown):
+            assert "12"[n % 2] in line.split("  ")[-1] and len(line) <= 200, line
+
     def test_policy(self, serve: Serve) -> None:
         a, b = run(A), run(B)
         a.step("deploy", rule="all")
@@ -257,6 +284,17 @@ class TestTerminal:
             assert sum(wide.get(c, 1) for c in line) <= columns, line
         assert "\x1b" not in shown and "\u202e" not in shown and "\x07" not in shown
         assert ("\u2502" in shown) == (columns >= 120)
+
+    @pytest.mark.parametrize("columns", [30, 50, 80, 120, 160])
+    def test_a_difference_is_in_sight(self, serve: Serve, columns: int) -> None:
+        a, b = run(A), run(B)
+        for execution, mark in ((a, "1"), (b, "2")):
+            body = json.dumps({"choices": [{"message": {"content": "w" * 300 + mark}}]})
+            execution.step("m", result={"body": body})
+        kernel = serve(a, b)
+        shown = kernel.on_terminal(columns, "exec", "diff", A, B, NO_COLOR="1").splitlines()
+        sides = shown[2].split("\u2502") if columns >= 120 else shown[3:5]
+        assert [side.rstrip()[-2:] for side in sides] == ['1"', '2"'], shown
 
     def test_side_by_side(self, serve: Serve) -> None:
         shown = self.kernel(serve).on_terminal(140, "exec", "diff", A, B, NO_COLOR="1")

@@ -51,6 +51,57 @@ class TestEvents:
             shown = kernel.on_terminal(columns, "exec", command, A, NO_COLOR="1").splitlines()
             assert max(columns_of(line) for line in shown) <= columns, command
 
+    def test_a_model_call_that_was_refused(self, cli: Cli, agent: FakeAgent) -> None:
+        """It succeeds as a step; people see with what it was answered."""
+        identity = cli.json("exec", "create", agent.id)["id"]
+        attempt = agent.take_attempt(identity)
+        headers = {"content-type": "application/json"}
+        answers = {
+            "fine": (200, '{"text": "tea"}', {}),
+            "edge": (399, "moved", {}),
+            "bad": (400, '{"error":  {"message": "no such model"}}', {}),
+            "busy": (529, "over\x1b[2Jloaded\n" + "x" * 500, {}),
+            "raw": (500, "/wAB", {"encoding": "base64"}),
+        }
+        for target, (status, body, more) in answers.items():
+            result = {"status": status, "headers": headers, "body": body, **more}
+            attempt.record(target, {"model": target}, result, kind="llm_call")
+        attempt.record("fetch", {}, {"status": 404, "headers": {}, "body": "a tool's own"})
+        attempt.record("own", {}, {"status": 404}, kind="llm_call")
+        attempt.complete("done").expect(204)
+        said = {"bad": "HTTP 400", "busy": "HTTP 529", "raw": "HTTP 500"}
+
+        steps = cli.out("exec", "steps", identity).splitlines()[1:]
+        for line, target in zip(steps, [*answers, "fetch", "own"], strict=True):
+            wanted = f"succeeded, {said[target]}" if target in said else "succeeded"
+            assert target in line and wanted in line and ("HTTP" in line) == (target in said)
+        assert steps[2].endswith('  {"error":{"message":"no such model"}}')
+        assert "  over\\x1b[2Jloaded\\nxxx" in steps[3] and steps[3].endswith("x…")
+        assert "wAB" not in steps[4] and "tea" not in steps[0]
+
+        for shown in (
+            cli.out("exec", "watch", identity).splitlines(),
+            cli.on_terminal(200, "exec", "events", identity, NO_COLOR="1"),
+        ):
+            succeeded = [line for line in shown if "  step.succeeded " in line]
+            assert len(succeeded) == len(steps)
+            for line, target in zip(succeeded, [*answers, "fetch", "own"], strict=True):
+                assert f" {target}  in " in line
+                assert line.endswith(f", {said[target]}") if target in said else "HTTP" not in line
+
+    def test_scripts_ask_for_no_step(self, serve: Serve) -> None:
+        """Nor do people's readers, of a call that took tokens."""
+        run = ScriptedExecution(A)
+        refused = {"status": 400, "headers": {}, "body": "no"}
+        run.step("m", kind="llm_call", result=refused)
+        run.step("m", kind="llm_call", usage={"input_tokens": 1, "output_tokens": 2})
+        kernel = serve(run)
+        for words in (("events", A), ("events", A, "--json")):
+            assert kernel.run("exec", *words).returncode == 0
+        assert not [line for line, _ in kernel.requests if "/steps/" in line]
+        assert "HTTP 400" in kernel.on_terminal(120, "exec", "events", A)
+        assert len([line for line, _ in kernel.requests if "/steps/" in line]) == 1
+
     def test_nothing_drives_the_terminal(self, serve: Serve) -> None:
         kernel = serve(a_run(status="failed"))
         for command, shows in (("events", "gone"), ("steps", "no\\x1b[2J"), ("get", A)):

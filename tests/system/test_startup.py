@@ -99,6 +99,26 @@ def test_token_from_a_file(launch: NewKernel, tmp_path: Path) -> None:
     kernel.client(token=TOKEN).get("/v0/agents").expect(401)
 
 
+def test_dev_says_which_agents_there_are(launch: NewKernel, tmp_path: Path) -> None:
+    """None only when there is none: a database may have some from before."""
+    kernel = launch(mode="dev")
+    reach = f" --url http://127.0.0.1:{kernel.port}"
+    assert f"  no agents yet: add some with 'rebuno agent add MANIFEST{reach}'" in kernel.log_text()
+    for name in ("one", "two"):
+        agent = {"id": name, "webhook_url": "http://127.0.0.1:1/", "secret": "abc"}
+        kernel.client(token=None).post("/v0/agents", agent).expect(201)
+    kernel.restart()
+    assert "no agents" not in kernel.log_text()
+    assert f"  agents    2, from before: rebuno agent ls{reach}\n" in kernel.log_text()
+
+    manifest = tmp_path / "agents.yaml"
+    manifest.write_text("agents: [{id: m, webhook_url: 'http://127.0.0.1:1/', secret: abc}]\n")
+    kernel.stop()
+    kernel.args = ["--config", str(manifest)]
+    kernel.start()
+    assert f"  try       rebuno exec create m INPUT --watch{reach}   (" in kernel.log_text()
+
+
 def test_secrets_do_not_show(new_kernel: NewKernel, new_agent: NewAgent) -> None:
     """Neither in the process list nor in the log, at the most talkative level."""
     kernel = new_kernel(env={"REBUNO_LOG_LEVEL": "debug"})

@@ -125,7 +125,27 @@ static void usage_errors_exit_with_2(void **state)
          "error: --url: expected http://host:port or https://host, not \"ftp://x\"\n"},
         {{"approvals"},
          "error: unknown command 'approvals'; did you mean 'approval'?\nsee 'rebuno help'\n"},
-        {{"approval", "approve"}, "error: unknown command 'approval approve'"},
+        {{"approval", "approve"},
+         "error: unknown command 'approval approve'; did you mean 'approval grant'?\n"},
+        {{"approval", "reject"},
+         "error: unknown command 'approval reject'; did you mean 'approval deny'?\n"},
+        {{"approve", "0199"}, "error: unknown command 'approve'; did you mean 'approval grant'?\n"},
+        {{"run", "coder"}, "error: unknown command 'run'; did you mean 'exec create'?\n"},
+        {{"exec", "run"}, "error: unknown command 'exec run'; did you mean 'exec create'?\n"},
+        {{"exec", "logs"}, "error: unknown command 'exec logs'; did you mean 'exec events'?\n"},
+        {{"ps"}, "error: unknown command 'ps'; did you mean 'exec ls'?\n"},
+        {{"agent", "list"}, "error: unknown command 'agent list'; did you mean 'agent ls'?\n"},
+        {{"agent", "run"}, "error: unknown command 'agent run'\n"}, /* no group's but exec's */
+        {{"watch", "0199"}, "error: unknown command 'watch'; did you mean 'exec watch'?\n"},
+        {{"exce", "ls"}, "error: unknown command 'exce'; did you mean 'exec ls'?\n"},
+        {{"exce", "logs"}, "error: unknown command 'exce'; did you mean 'exec events'?\n"},
+        {{"exce", "wacth"}, "error: unknown command 'exce'; did you mean 'exec watch'?\n"},
+        {{"exce", "zip"}, "error: unknown command 'exce'; did you mean 'exec'?\n"},
+        {{"help", "exce", "ls"}, "error: unknown command 'exce'; did you mean 'exec ls'?\n"},
+        {{"agent", "ls", "--url", "http://localhost:80800"},
+         "error: --url: the port must be a number from 1 to 65535: \"http://localhost:80800\"\n"},
+        {{"agent", "ls", "--url", "http://localhost:x"},
+         "error: --url: the port must be a number from 1 to 65535: \"http://localhost:x\"\n"},
         {{"approval"}, "error: 'rebuno approval' needs a command: ls, get, grant, deny\n"},
         {{"approval", "grant"}, "error: 'rebuno approval grant' needs ID\n"},
         {{"approval", "ls", "--limit", "1001"},
@@ -220,6 +240,17 @@ static void kernel_help_has_every_setting(void **state)
     result_free(&dev);
 }
 
+static void flags_say_what_they_are_here(void **state)
+{
+    struct result version = RUN("version", "--help"), fork = RUN("exec", "fork", "--help");
+
+    (void)state;
+    check_contains(version.out, "print it as JSON, for scripts");
+    check_tells(fork.out, "instead of the source's own or the agent's");
+    result_free(&version);
+    result_free(&fork);
+}
+
 static void groups_have_help(void **state)
 {
     struct result a = RUN("exec", "--help"), b = RUN("help", "exec");
@@ -254,6 +285,7 @@ int main(void)
         cmocka_unit_test(help_has_every_command_and_flag),
         cmocka_unit_test(kernel_help_has_every_setting),
         cmocka_unit_test(groups_have_help),
+        cmocka_unit_test(flags_say_what_they_are_here),
         cmocka_unit_test(tells_the_version),
     };
 
