@@ -177,7 +177,8 @@ async def test_a_key_in_an_error_is_not_recorded(
         with caplog.at_level(logging.DEBUG, "rebuno"):
             reason = await bench.failure(process)
     assert reason.startswith("agent_error: LocalProtocolError: Illegal header value")
-    assert f"[value of {header}]" in reason
+    assert "[a header's value]" in reason
+    assert header not in reason
     assert outcome(bench)[0] == "fail"
     assert all(b"sk-se" not in call.raw for call in bench.kernel.calls)
     assert "sk-se" not in caplog.text
@@ -212,7 +213,7 @@ class OwnText(OfAGateway):
 async def test_an_error_that_shows_a_header_stays_what_it_is(
     bench: Bench, error: Exception, kind: type[Exception]
 ) -> None:
-    """A handler may catch it by its class, and people read which header it was."""
+    """A handler may catch it by its class."""
 
     async def process(given: Any) -> Any:
         async with Provider(error).client(headers={"x-tenant": "tenant-7"}) as http:
@@ -223,7 +224,7 @@ async def test_an_error_that_shows_a_header_stays_what_it_is(
         return str(caught.value)
 
     text = await bench.output(process)
-    assert text == str(error).replace("tenant-7", "[value of x-tenant]")
+    assert text == str(error).replace("tenant-7", "[a header's value]")
     assert outcome(bench)[1]["error"]["message"] == text
 
 
