@@ -35,8 +35,9 @@ SECRET = "secret-of-the-tree"
 DEPTH = 2
 ENDS_S = 400.0
 TERMINAL = ("completed", "failed", "cancelled")
-# A dead agent's lease is waited for; a dead kernel's agent keeps its own.
-LEASE = {"agent": "1s", "kernel": "2m"}
+# A dead agent's lease is waited for, and a living one must keep it on a busy machine; a dead kernel's
+# agent keeps its own.
+LEASE = {"agent": "3s", "kernel": "2m"}
 RUN = re.compile(r"/v0/executions/([^/]+)/")
 STEPS = re.compile(r"/v0/executions/([^/]+)/steps")
 SETTLES = re.compile(r"/v0/executions/([^/]+)/steps/([^/]+)/complete")
