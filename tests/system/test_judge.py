@@ -7,13 +7,15 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Any, ClassVar
 
 import pytest
 
 from harness import Attempt, FakeAgent, Kernel, bundle, eventually, rule
+from harness.client import Answer
 from harness.judge import Judge, Verdict, judging, scores, verdict
 
 NewKernel = Callable[..., Kernel]
@@ -60,6 +62,19 @@ def begin(kernel: Kernel, agent: FakeAgent) -> Attempt:
 def decide(run: Attempt, target: str, args: Any = None) -> dict[str, Any]:
     decision: dict[str, Any] = run.submit(target, args).expect(200).json
     return decision
+
+
+@contextmanager
+def thinking(judge: Judge, run: Attempt) -> Iterator[Future[Answer]]:
+    """The answer to a step about which the judge says yes when the block is left."""
+    judge.answers = {"ask": verdict(GOOD, hang=True)}
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(run.submit, "ask")
+        try:
+            eventually(lambda: judge.count() == 1)
+            yield waiting
+        finally:
+            judge.let_go()
 
 
 def outcome(kernel: Kernel, agent: FakeAgent, target: str) -> str:
@@ -224,14 +239,10 @@ class TestChoice:
         agent, client = new_agent(kernel), kernel.client()
         gate = rule("gate", "require_approval", {"target": "gated"})
         client.set_policy(agent.id, bundle(gate, rule("judged", "judge")))
-        judge.answers = {"ask": verdict(GOOD, hang=True)}
         run = begin(kernel, agent)
-        with ThreadPoolExecutor(1) as pool:
-            waiting = pool.submit(decide, run, "ask")
-            eventually(lambda: judge.count() == 1)
+        with thinking(judge, run) as waiting:
             approval = run.hold("gated")
-            judge.let_go()
-            assert waiting.result() == {"decision": "execution_blocked"}
+        assert waiting.result().expect(200).json == {"decision": "execution_blocked"}
         assert [step["target"] for step in client.steps(run.id)] == ["gated"]
         client.grant(approval).expect(204)
         later = run.redelivered()
@@ -241,14 +252,10 @@ class TestChoice:
     def test_of_an_attempt_that_was_superseded_meanwhile(
         self, kernel: Kernel, judge: Judge, new_agent: NewAgent
     ) -> None:
-        judge.answers = {"ask": verdict(GOOD, hang=True)}
         run = begin(kernel, judged_agent(kernel, new_agent))
-        with ThreadPoolExecutor(1) as pool:
-            waiting = pool.submit(run.submit, "ask")
-            eventually(lambda: judge.count() == 1)
+        with thinking(judge, run) as waiting:
             later = run.released()
-            judge.let_go()
-            waiting.result().expect(409, "lease_superseded")
+        waiting.result().expect(409, "lease_superseded")
         assert kernel.client().steps(run.id) == []
         later.proceed("ask")
 
@@ -257,27 +264,19 @@ class TestChoice:
     ) -> None:
         """The decision is validated again when it is recorded."""
         agent = judged_agent(kernel, new_agent)
-        judge.answers = {"ask": verdict(GOOD, hang=True)}
         run = begin(kernel, agent)
-        with ThreadPoolExecutor(1) as pool:
-            waiting = pool.submit(decide, run, "ask")
-            eventually(lambda: judge.count() == 1)
+        with thinking(judge, run) as waiting:
             kernel.client().set_policy(agent.id, bundle(default="deny"))
-            judge.let_go()
-            decision = waiting.result()
+        decision = waiting.result().expect(200).json
         assert (decision["decision"], decision["rule_id"]) == ("denied", "default")
 
     def test_of_a_run_that_ended_meanwhile(
         self, kernel: Kernel, judge: Judge, new_agent: NewAgent
     ) -> None:
-        judge.answers = {"ask": verdict(GOOD, hang=True)}
         run = begin(kernel, judged_agent(kernel, new_agent))
-        with ThreadPoolExecutor(1) as pool:
-            waiting = pool.submit(run.submit, "ask")
-            eventually(lambda: judge.count() == 1)
+        with thinking(judge, run) as waiting:
             kernel.client().cancel(run.id)
-            judge.let_go()
-            assert waiting.result().json["decision"] == "execution_terminal"
+        assert waiting.result().expect(200).json["decision"] == "execution_terminal"
         assert kernel.client().steps(run.id) == []
 
 

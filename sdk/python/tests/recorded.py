@@ -3,7 +3,10 @@
 import hashlib
 import json
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
+
+from rebuno import tool
 
 ID = "0199c2a4-7d10-7c4e-8abc-0123456789ab"
 
@@ -95,3 +98,13 @@ def answer(text: str) -> dict[str, Any]:
     """What is recorded of a model that says this."""
     body = json.dumps({"choices": [{"message": {"content": text}}]})
     return {"status": 200, "headers": {"content-type": "application/json"}, "body": body}
+
+
+def unrun(target: str) -> Callable[..., Any]:
+    """A tool whose body must not run."""
+
+    @tool(target)
+    def body(n: Any = None) -> Any:
+        raise AssertionError(f"the body of {target} ran")
+
+    return body

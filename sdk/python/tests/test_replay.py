@@ -3,26 +3,22 @@
 import asyncio
 import json
 import pickle
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
-from recorded import ID, Run, answer
+from recorded import ID, Run, answer, unrun
 from scripted_kernel import DEADLINE
 
 from rebuno import (
-    CheckpointPolicy,
     RateLimited,
     Result,
     ToolError,
     execution,
     http_client,
     previous,
-    resource,
     step,
     subagent,
     tool,
@@ -32,16 +28,6 @@ from rebuno.testing.replay import Divergence, Recording, replay
 
 VECTORS = json.loads((Path(__file__).parent / "vectors" / "identity.json").read_text())
 URL = "http://model.invalid/v1/chat/completions"
-
-
-def unrun(target: str) -> Callable[..., Any]:
-    """A tool whose body must not run."""
-
-    @tool(target)
-    def body(n: Any = None) -> Any:
-        raise AssertionError(f"the body of {target} ran")
-
-    return body
 
 
 look, write, mail = unrun("look"), unrun("write"), unrun("mail")
@@ -577,54 +563,6 @@ class TestTheRecordingEnds:
         await diverges(run, process, "extra")
 
 
-class Shelf:
-    """A driver that must not be used."""
-
-    driver_id = "shelf"
-
-    def create(self, ref: str | None = None) -> Any:
-        raise AssertionError("created")
-
-    def open(self, binding: Any) -> Any:
-        raise AssertionError("opened")
-
-    def checkpoint(self, handle: Any) -> Any:
-        raise AssertionError("captured")
-
-
-class TestResources:
-    def run(self) -> Run:
-        run = Run()
-        run.step("look", {"n": 1}, result=1)["resources"] = ["shelf"]
-        return run
-
-    @staticmethod
-    async def process() -> Any:
-        policy = CheckpointPolicy(every_steps=1, on_completion=True)
-        handle = await resource("shelf", driver=Shelf(), checkpoints=policy)
-        assert handle is await resource("shelf", driver=Shelf())
-        await look(1)
-        return handle.name
-
-    async def test_given(self, tmp_path: Path) -> None:
-        result = await replay(self.run().export(), self.process, resources={"shelf": tmp_path})
-        assert result.output == tmp_path.name
-
-    async def test_used_without_being_given(self) -> None:
-        with pytest.raises(RuntimeError, match=r"'name' of resource 'shelf'.*resources=") as caught:
-            await replay(self.run().export(), self.process)
-        assert any("in process, " in note for note in caught.value.__notes__)
-
-    async def test_only_handed_to_tools(self) -> None:
-        async def process() -> str:
-            handle = await resource("shelf", driver=Shelf())
-            await look(1)
-            return repr(handle)
-
-        result = await replay(self.run().export(), process)
-        assert result.output == "<resource 'shelf', not given to the replay>"
-
-
 class TestFiles:
     @pytest.mark.parametrize(
         ("text", "says"),
@@ -652,99 +590,3 @@ class TestFiles:
         content = three().export() | {"more": 1}
         content["steps"][0]["more"] = 1
         assert len(Recording.of(content).steps) == 3
-
-
-class TestCommand:
-    def go(self, folder: Path, run: Run, handler: str, *words: str) -> tuple[int, str]:
-        (folder / "run.json").write_text(json.dumps(run.export()))
-        (folder / "agent.py").write_text(
-            "from rebuno import Agent, tool\n"
-            "agent = Agent('coder')\n"
-            "look = tool('look')(lambda n: n)\n"
-            "async def process():\n    return [await look(1)]\n"
-            "async def other():\n    return [await look(2)]\n"
-            "async def fails():\n    await look(1)\n    raise ValueError('no\\x1b[2J luck')\n"
-        )
-        command = [sys.executable, "-m", "rebuno.testing.replay", "run.json", handler, *words]
-        done = subprocess.run(
-            command, check=False, capture_output=True, text=True, cwd=folder, timeout=DEADLINE
-        )
-        return done.returncode, done.stdout + done.stderr
-
-    def run(self, **fields: Any) -> Run:
-        run = Run(**fields)
-        run.step("look", {"n": 1}, result=1)
-        return run
-
-    def test_as_recorded(self, tmp_path: Path) -> None:
-        code, said = self.go(tmp_path, self.run(output=[1]), "agent:process")
-        assert (code, said) == (0, "1 of 1 steps of run.json replayed\nthe handler completed\n")
-
-    def test_another_output(self, tmp_path: Path) -> None:
-        code, said = self.go(tmp_path, self.run(output=[2]), "agent:process")
-        assert code == 1
-        assert said.endswith("than the run:\n- output[0]  2\n+ output[0]  1\n")
-
-    def test_a_divergence(self, tmp_path: Path) -> None:
-        code, said = self.go(tmp_path, self.run(output=[1]), "agent:other")
-        assert code == 1
-        assert "step 1 came with other arguments" in said
-        assert "agent.py:7" in said
-
-    def test_an_open_run(self, tmp_path: Path) -> None:
-        run = Run(status="running")
-        code, said = self.go(tmp_path, run, "agent:process")
-        assert code == 0
-        assert said.endswith("the recording ends here, and the handler goes on\n")
-
-    def failed(self, reason: str) -> Run:
-        return self.run(status="failed", failure_reason=reason)
-
-    def test_a_failure_as_recorded(self, tmp_path: Path) -> None:
-        reason = "agent_error: ValueError: no\x1b[2J luck"
-        code, said = self.go(tmp_path, self.failed(reason), "agent:fails")
-        assert (code, said) == (
-            0,
-            "1 of 1 steps of run.json replayed\n"
-            "the handler failed as the run had: agent_error: ValueError: no\\x1b[2J luck\n",
-        )
-
-    @pytest.mark.parametrize(
-        ("run", "handler", "came", "had"),
-        [
-            ("tool_error: x", "fails", "failed: agent_error: Val", "had failed: tool_error: x"),
-            ("tool_error: x", "process", "completed\n", "had failed: tool_error: x"),
-            ("", "fails", "failed: agent_error: ValueError: no\\x1b[2J", "had completed\n"),
-        ],
-    )
-    def test_another_failure(
-        self, tmp_path: Path, run: str, handler: str, came: str, had: str
-    ) -> None:
-        """What was recorded, and what came; and where, without an escape that is the terminal's."""
-        recorded = self.failed(run) if run else self.run(output=[1])
-        code, said = self.go(tmp_path, recorded, f"agent:{handler}")
-        assert code == 1
-        assert f"the handler {came}" in said
-        assert f"the run {had}" in said
-        assert (f"(in fails, {tmp_path}/agent.py:10)" in said) is (handler == "fails")
-        assert "\x1b" not in said
-
-    @pytest.mark.parametrize(
-        ("handler", "says"),
-        [
-            ("agent:nothing", "agent has no function 'nothing': name it as MODULE:FUNCTION"),
-            ("nothing:process", "there is no module nothing in "),
-            ("agent", "'agent': name the handler as MODULE:FUNCTION, such as agent:process"),
-            ("agent.py:other", "name the handler as MODULE:FUNCTION, such as agent:other"),
-            ("broken:process", "broken cannot be imported: ModuleNotFoundError: No module named"),
-            ("unset:process", "unset cannot be imported: KeyError: 'NO_SUCH', at <module>, {}/uns"),
-        ],
-    )
-    def test_no_such_handler(self, tmp_path: Path, handler: str, says: str) -> None:
-        (tmp_path / "broken.py").write_text("import no_such_package\n")
-        (tmp_path / "unset.py").write_text("import os\nNAME = os.environ['NO_SUCH']\n")
-        says = says.format(tmp_path)
-        code, said = self.go(tmp_path, self.run(), handler)
-        assert code == 2
-        assert f"error: {says}" in said or f"error: {handler!r}: {says}" in said
-        assert "Traceback" not in said
