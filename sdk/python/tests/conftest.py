@@ -185,3 +185,10 @@ def kernel_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 async def client(kernel_url: str) -> AsyncIterator[Client]:
     async with Client(kernel_url) as client:
         yield client
+
+
+@pytest.fixture
+def held_bench(bench: Bench) -> Bench:
+    """Its kernel holds the tool `send` for a person."""
+    bench.kernel.decide("send", decision="blocked", approval_id="p1")
+    return bench

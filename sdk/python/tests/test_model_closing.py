@@ -11,18 +11,13 @@ from conftest import Bench
 from providers import SSE, URL, Chunks, Provider, recorded, said, streamed
 from real_kernel import until
 from scripted_kernel import DEADLINE, Call, error
+from test_model_neighbours import behind_a_slow_reader
 from test_model_suspension import held, settled
 from test_streaming import ASK, EVENTS, TEXT
 
 from rebuno import Blocked, http_client
 from rebuno._model_record import Record
 from rebuno.testing import ScriptedModel, Turn
-
-
-@pytest.fixture
-def held_bench(bench: Bench) -> Bench:
-    bench.kernel.decide("send", decision="blocked", approval_id="p1")
-    return bench
 
 
 class Closable(Provider):
@@ -85,27 +80,12 @@ async def test_a_stream_that_breaks_off_behind_its_reader(
 ) -> None:
     """The reader is not told that it has seen all."""
     monkeypatch.setattr("rebuno._model_stream._IDLE_S", 0.01)
-    go_on = asyncio.Event()
-    reading = []
-
-    async def slow(began: asyncio.Event) -> None:
-        answer = streamed(EVENTS[0], *rest, httpx2.ReadError("broken"))
-        async with Provider(answer).client() as http, http.stream("POST", URL, json=ASK) as got:
-            async for _ in got.aiter_raw():
-                began.set()
-                await go_on.wait()
-
-    async def process(given: Any) -> Any:
-        began = asyncio.Event()
-        reading.append(asyncio.create_task(slow(began)))
-        await began.wait()
-        await held()
-
-    assert await held_bench.run(process) is None
+    answer = streamed(EVENTS[0], *rest, httpx2.ReadError("broken"))
+    go_on, reader = await behind_a_slow_reader(held_bench, answer)
     assert [what for what, _ in settled(held_bench)] == ["s1 fail"]
     go_on.set()
     with pytest.raises(Blocked):
-        await reading[0]
+        await reader
 
 
 async def test_one_that_ends_as_it_is_cut(

@@ -17,12 +17,6 @@ WORDS = Turn(text="word " * 30, pause=0.01)
 SLOW = Turn(text="word " * 30, delay=0.2)
 
 
-@pytest.fixture
-def held_bench(bench: Bench) -> Bench:
-    bench.kernel.decide("send", decision="blocked", approval_id="p1")
-    return bench
-
-
 async def read(http: httpx2.AsyncClient, url: str, streamed: bool) -> str:
     body = {"model": "m1", "stream": streamed}
     async with http.stream("POST", f"{url}/chat/completions", json=body) as answer:
@@ -73,17 +67,17 @@ async def test_a_client_with_a_stream_that_is_left_open(
     assert words(held_bench) == 30
 
 
-async def test_a_reader_that_is_slow(held_bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The rest is read for it. It is told of the stop: what it has is not all."""
-    monkeypatch.setattr("rebuno._model_stream._IDLE_S", 0.01)
+async def behind_a_slow_reader(
+    bench: Bench, answer: httpx2.Response
+) -> tuple[asyncio.Event, "asyncio.Task[None]"]:
+    """Runs a handler whose stream waits for its reader beside a held call; when that is to go on,
+    and the reader."""
     go_on = asyncio.Event()
     reading = []
 
     async def slow(began: asyncio.Event) -> None:
-        source = Chunks(*EVENTS)
-        provider = Provider(httpx2.Response(200, headers=SSE, stream=source))
-        async with provider.client() as http, http.stream("POST", URL, json=ASK) as answer:
-            async for _ in answer.aiter_raw():
+        async with Provider(answer).client() as http, http.stream("POST", URL, json=ASK) as got:
+            async for _ in got.aiter_raw():
                 began.set()
                 await go_on.wait()
 
@@ -93,12 +87,20 @@ async def test_a_reader_that_is_slow(held_bench: Bench, monkeypatch: pytest.Monk
         await began.wait()
         await held()
 
-    assert await held_bench.run(process) is None
+    assert await bench.run(process) is None
+    return go_on, reading[0]
+
+
+async def test_a_reader_that_is_slow(held_bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rest is read for it. It is told of the stop: what it has is not all."""
+    monkeypatch.setattr("rebuno._model_stream._IDLE_S", 0.01)
+    answer = httpx2.Response(200, headers=SSE, stream=Chunks(*EVENTS))
+    go_on, reader = await behind_a_slow_reader(held_bench, answer)
     want = recorded(TEXT, 200, SSE["content-type"])
     assert settled(held_bench) == [("s1 complete", {"result": want})]
     go_on.set()
     with pytest.raises(Blocked):
-        await reading[0]
+        await reader
 
 
 async def test_a_loop_of_the_handlers_own(
